@@ -1,0 +1,86 @@
+"""Cells and records to JSON and back, validated by their types; a cell's id."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from .cell import Cell, Force
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+_DTYPE_TOKENS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def encode(value: object) -> bytes:
+    """One line of JSON (no newline); keys in a stable order."""
+    return _encoder.encode(value)
+
+
+def decode(data: bytes | str, kind: type[T]) -> T:
+    """JSON to ``kind``. Raises ``msgspec.ValidationError`` naming the path, or ``DecodeError``."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    return decoder.decode(data)  # type: ignore[no-any-return]
+
+
+def cell_id(cell: Cell) -> str:
+    """The cell's stable, readable id, usable as a pytest node id and, token by token, with ``-k``.
+
+    Tokens are joined with ``-``: target, backend, ``b<block>``, KV cache dtype, drafter, ``tp<n>``,
+    ``heads<q>.<kv>``, ``h<head size>``, dtype, batch (a verify says ``q<query length>``), then what
+    differs from the defaults.
+    """
+    g = cell.geometry
+    text = (
+        f"{cell.target}-{cell.backend}-b{cell.block_size}-{cell.kv_cache_dtype}-{cell.drafter}-tp{cell.tp}"
+        f"-heads{g.num_heads}.{g.num_kv_heads}-h{g.head_size}"
+        f"-{_DTYPE_TOKENS.get(cell.dtype, cell.dtype)}-{cell.batch}"
+    )
+    if cell.batch.startswith("verify") or cell.batch in ("mixed", "padded"):
+        text += f".q{1 + cell.num_speculative_tokens}"
+    if cell.execution != "eager":
+        text += f"-{cell.execution}"
+    if cell.runner != "v2":
+        text += f"-{cell.runner}"
+    if cell.scales != "non_unit":
+        text += f"-{cell.scales}"
+    if cell.force is not Force.NONE:
+        text += f"-force_{cell.force.value}"
+        if cell.kernel_block is not None:
+            text += f".kb{cell.kernel_block}"
+    for name, value in cell.switches:
+        text += f"-{name}={value}"
+    return text
+
+
+def setup_key(cell: Cell) -> tuple[object, ...]:
+    """What cells must share to share layer, cache and builders: everything but the batch."""
+    return (
+        cell.target,
+        cell.backend,
+        cell.block_size,
+        cell.kv_cache_dtype,
+        cell.dtype,
+        cell.geometry,
+        cell.drafter,
+        cell.role,
+        cell.method,
+        cell.num_speculative_tokens,
+        cell.execution,
+        cell.runner,
+        cell.scales,
+        cell.force,
+        cell.kernel_block,
+        cell.switches,
+    )
+
+
+def server_key(cell: Cell) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """What cells must share to share a worker process: vLLM fixes target and switches at import."""
+    return (cell.target, cell.switches)
