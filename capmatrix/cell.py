@@ -117,8 +117,8 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``block_size`` is the manager block in tokens; ``kernel_block`` is only set where ``force`` is
     ``kernel_block``. ``num_speculative_tokens`` is k: a verify has 1 + k query tokens a request.
-    ``lengths`` is ``short`` (interpreter) or ``full``: see ``batches``. ``switches`` are sorted
-    environment pairs.
+    ``lengths`` is ``short`` (interpreter) or ``full``: see ``batches``. ``forced_block`` is the block
+    size in tokens that the family's target forces on the group. ``switches`` are sorted environment pairs.
     """
 
     target: str
@@ -139,6 +139,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     lengths: str = "full"
     force: Force = Force.NONE
     kernel_block: int | None = None
+    forced_block: int | None = None
     switches: tuple[tuple[str, str], ...] = ()
 
 

@@ -22,6 +22,43 @@ ROCM_BACKENDS: tuple[str, ...] = (
     "ROCM_AITER_MLA_SPARSE",
 )
 
+#: The registry's other members: known names, so that a file may ask what a ROCm build says to them.
+OTHER_BACKENDS: tuple[str, ...] = (
+    "FLASH_ATTN",
+    "FLASH_ATTN_DIFFKV",
+    "TRITON_FLASH_ATTN",
+    "XPU_MLA_SPARSE",
+    "TORCH_SDPA",
+    "FLASHINFER",
+    "TRITON_FLASHINFER",
+    "FLASHINFER_MLA",
+    "TOKENSPEED_MLA",
+    "FLASHINFER_MLA_SPARSE",
+    "FLASHINFER_MLA_SPARSE_SM120",
+    "FLASHINFER_MLA_SPARSE_SM90",
+    "CUTLASS_MLA",
+    "FLASHMLA",
+    "FLASHMLA_SPARSE",
+    "FLASHMLA_SPARSE_DSV4",
+    "FLASHINFER_MLA_SPARSE_DSV4",
+    "ROCM_FLASHMLA_SPARSE_DSV4",
+    "FLASHMLA_SPARSE_DSV41",
+    "FLASHINFER_MLA_SPARSE_DSV41",
+    "FLASHMLA_MEGA_ATTN_DSV41",
+    "B12X",
+    "FLASH_ATTN_MLA",
+    "FLASH_ATTN_MLA_SPARSE",
+    "MINIMAX_M3_SPARSE",
+    "CUTLASS_MSA",
+    "TRITON_MSA",
+    "NO_ATTENTION",
+    "HPC_ATTN",
+    "CPU_ATTN",
+    "CPU_MLA",
+    "AMX_MLA",
+    "CUSTOM",
+)
+
 KV_CACHE_DTYPES: tuple[str, ...] = (
     "auto",
     "float16",

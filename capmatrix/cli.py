@@ -1,0 +1,304 @@
+"""The command line: every command is a few lines over the rooms.
+
+Exit status: 0 as expected, 1 cells contradict what is expected of them (or nothing was learnt), 2 wrong use,
+3 infrastructure, 130 interrupted. Imports what a command needs when it runs, and never torch or vllm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import __version__
+from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
+
+if TYPE_CHECKING:
+    from .store import Run
+
+EXIT_INTERRUPTED = 130
+
+#: The matrix of the main job, which a command without FILE takes.
+DEFAULT_MATRIX = "eagle3-llama"
+
+#: pytest's exit statuses (ok, failed, interrupted, internal, usage, no tests) to this command's.
+_FROM_PYTEST = {
+    0: EXIT_OK,
+    1: EXIT_UNEXPECTED,
+    2: EXIT_INTERRUPTED,
+    3: EXIT_INFRASTRUCTURE,
+    4: EXIT_USAGE,
+    5: EXIT_UNEXPECTED,
+}
+
+_EPILOG = """\
+exit status: 0 as expected; 1 cells contradict what is expected of them, or no cell was judged;
+2 wrong use; 3 infrastructure; 130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the process's exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    words, extra = _split(words)
+    arguments = _parser().parse_args(words)
+    command: Callable[[argparse.Namespace, list[str]], int] = arguments.command
+    try:
+        status = command(arguments, extra)
+        sys.stdout.flush()
+    except CapmatrixError as error:
+        print(f"capmatrix: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has had enough; keep Python from complaining about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return status
+
+
+def run(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix run``: pytest over one matrix file."""
+    import pytest
+
+    status = int(pytest.main(pytest_arguments(arguments, extra)))
+    return _FROM_PYTEST.get(status, status)
+
+
+def pytest_arguments(arguments: argparse.Namespace, extra: Sequence[str]) -> list[str]:
+    """What ``run`` calls pytest with. ``extra`` are the words after ``--``. InputError for an unknown FILE."""
+    file = matrix_path(arguments.file)
+    words = [str(file), "--no-header", "-p", _plugin_name()]
+    if not file.resolve().is_relative_to(Path.cwd()) or "site-packages" in file.parts:
+        # A shipped matrix: no project around it has a say, and nothing is written beside it.
+        words += ["--rootdir", str(file.parent), "-c", os.devnull, "-p", "no:cacheprovider"]
+    if arguments.number != "0":
+        words += _xdist(arguments.number)
+    for target in arguments.target:
+        words += ["--target", target]
+    for option in ("preset", "run_file", "aiter", "triton_cache", "limit_compile", "limit_run"):
+        value = getattr(arguments, option)
+        if value is not None:
+            words += [f"--{option.replace('_', '-')}", value]
+    if arguments.force is not None:
+        words.append(f"--force={arguments.force}")
+    if arguments.resume:
+        words.append("--resume")
+    if arguments.keyword is not None:
+        words += ["-k", arguments.keyword]
+    return [*words, *extra]
+
+
+def cells(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix cells``: the ids of a matrix file's cells, or how many there are."""
+    from . import matrix, targets
+    from .codec import cell_id
+
+    for target in arguments.target:
+        targets.parse(target)
+    loaded = matrix.load(matrix_path(arguments.file))
+    how = {"preset": arguments.preset, "targets": arguments.target or targets.here(), "force": arguments.force}
+    if arguments.count:
+        print(matrix.count(loaded, **how))
+    else:
+        sys.stdout.writelines(f"{cell_id(cell)}\n" for cell in matrix.expand(loaded, **how))
+    return EXIT_OK
+
+
+def show(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix show``: the support table of runs, on the terminal."""
+    from .report import terminal
+
+    found = _read(arguments.runs)
+    text = terminal.render(
+        found.records,
+        found.environments,
+        found.header,
+        width=terminal.use_width(sys.stdout),
+        color=terminal.use_color(sys.stdout),
+        unfinished=found.started,
+    )
+    sys.stdout.write(text)
+    return EXIT_OK
+
+
+def report(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix report``: the support table of runs as Markdown or HTML, or everything as JSON."""
+    found = _read(arguments.runs)
+    if arguments.format == "json":
+        from .codec import encode
+
+        text = encode(found).decode() + "\n"
+    else:
+        from .report.table import build
+
+        built = build(found.records, found.environments, found.header, found.started)
+        if arguments.format == "html":
+            from .report import html
+
+            text = html.draw(built)
+        else:
+            from .report import markdown
+
+            text = markdown.draw(built)
+    if arguments.output in (None, "-"):
+        sys.stdout.write(text)
+        return EXIT_OK
+    try:
+        Path(arguments.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", key="-o", value=arguments.output) from None
+    return EXIT_OK
+
+
+def explain(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix explain``: everything known of one cell."""
+    from .report import explain as room
+
+    found = _read(arguments.runs)
+    wanted = arguments.cell.rpartition("::")[2]
+    records = [r for r in found.records if r.cell_id == wanted]
+    if not records:
+        records = [r for r in found.records if wanted.lower() in r.cell_id.lower()]
+    if len(records) != 1:
+        message = "no such cell in this run" if not records else f"{len(records)} cells of this run match"
+        allowed = [r.cell_id for r in records or found.records]
+        raise InputError(message, key="CELL", value=arguments.cell, allowed=allowed)
+    record = records[0]
+    sys.stdout.write(room.render(record, found.environments.get(record.environment)))
+    return EXIT_OK
+
+
+def doctor(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix doctor``: what this machine can run, and why not the rest."""
+    from .report import doctor as room
+
+    sys.stdout.write(room.render())
+    return EXIT_OK
+
+
+def matrix_path(name: str | None) -> Path:
+    """A matrix file: the path given, or a shipped one by its name. InputError where there is neither."""
+    from .paths import matrices_dir
+
+    given = name or DEFAULT_MATRIX
+    path = Path(given)
+    if path.is_file():
+        return path
+    directory = matrices_dir()
+    shipped = sorted(directory.glob("*.toml"))
+    for file in shipped:
+        if given in (file.name, file.stem):
+            here = Path.cwd()
+            return file.relative_to(here) if file.is_relative_to(here) else file
+    raise InputError(
+        "no such matrix file, and none of that name is shipped",
+        key="FILE",
+        value=given,
+        allowed=[f.stem for f in shipped],
+    )
+
+
+def _read(paths: Sequence[str]) -> Run:
+    from .store import merge, read
+
+    found = [read(path) for path in paths]
+    for path, each in zip(paths, found, strict=True):
+        for problem in each.problems:
+            print(f"capmatrix: {path}: {problem}", file=sys.stderr)
+    return found[0] if len(found) == 1 else merge(found)
+
+
+def _plugin_name() -> str:
+    """How pytest knows the plugin: by its entry point where the package is installed, else by its module."""
+    from importlib.metadata import entry_points
+
+    names = {point.name for point in entry_points(group="pytest11")}
+    return "capmatrix" if "capmatrix" in names else "capmatrix.plugin"
+
+
+def _xdist(number: str) -> list[str]:
+    from importlib.util import find_spec
+
+    if find_spec("xdist") is None:
+        if number == "auto":
+            return []
+        raise InputError("running cells side by side needs pytest-xdist", key="-n", value=number)
+    return ["-n", number]
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _number(text: str) -> str:
+    if text != "auto" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="capmatrix",
+        description="What vLLM's attention backends really do, cell by cell.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"capmatrix {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Callable[[argparse.Namespace, list[str]], int], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(command=command)
+        return made
+
+    one = add("run", run, "Run the cells of a matrix file; words after -- go to pytest.")
+    _add_choice_of_cells(one)
+    one.add_argument("-n", dest="number", type=_number, default="auto", metavar="N", help="workers (default: auto)")
+    one.add_argument("-k", dest="keyword", metavar="EXPR", help='cells to run, such as "ROCM_ATTN and b128-"')
+    one.add_argument("--run-file", metavar="PATH", help="append records to PATH (default: under runs/)")
+    one.add_argument("--resume", action="store_true", help="finish --run-file, or the newest run of the matrix")
+    one.add_argument("--aiter", metavar="PATH", help="use this AITER checkout rather than the installed one")
+    one.add_argument("--triton-cache", metavar="DIR", help="keep compiled kernels in DIR")
+    one.add_argument("--limit-compile", metavar="SECONDS", help="for all compilation of a cell")
+    one.add_argument("--limit-run", metavar="SECONDS", help="for all the rest of a cell")
+
+    one = add("cells", cells, "List the cells of a matrix file.")
+    _add_choice_of_cells(one)
+    one.add_argument("--count", action="store_true", help="only say how many there are")
+
+    one = add("show", show, "Show the support table of runs.")
+    one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
+
+    one = add("report", report, "Write the support table of runs.")
+    one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
+    one.add_argument("--format", choices=("md", "html", "json"), default="md", help="default: md")
+    one.add_argument("-o", dest="output", metavar="FILE", help="where to write (default: standard output)")
+
+    one = add("explain", explain, "Tell everything that is known of one cell.")
+    one.add_argument("cell", metavar="CELL", help="its id, or a part that only it has")
+    one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
+
+    add("doctor", doctor, "Say what this machine can run, and why not the rest.")
+    return parser
+
+
+def _add_choice_of_cells(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help=f"a matrix file (default: the shipped {DEFAULT_MATRIX})"
+    )
+    parser.add_argument("--preset", metavar="NAME", help="a preset of the file")
+    parser.add_argument("--target", action="append", default=[], metavar="TARGET", help="where cells run; repeatable")
+    parser.add_argument(
+        "--force",
+        nargs="?",
+        const="validation",
+        choices=("validation", "kernel_block"),
+        help="also cells that the backend rejects",
+    )

@@ -1,0 +1,67 @@
+"""Make an AITER importable in a worker server: the installed wheel, or a checkout (``--aiter PATH``)."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from typing import Any
+
+from . import aiter_natives, aiter_source
+from .aiter_package import AiterFinder
+from .aiter_source import Source
+from .virtual_arch import arch_of_this_process
+
+_source: Source | None = None
+
+
+def load(path: str) -> tuple[str, ...]:
+    """Use the AITER at ``path``, or the installed one when ``path`` is empty; returns what was changed, in words.
+
+    Called after torch and Triton are imported and before vLLM is: vLLM looks for ``aiter`` while it is
+    imported. Where torch has no ROCm, AITER's compiled operators become stand-ins and its
+    architecture queries answer for the virtual architecture; where it has, only the import path changes.
+    Raises Unavailable when ``path`` holds no AITER.
+    """
+    import torch
+
+    global _source
+    _source = aiter_source.find(path)
+    if _source is None:
+        # Not an AITER, or none: vLLM must not find a package of that name.
+        sys.modules.setdefault("aiter", None)  # type: ignore[arg-type]
+        return ()
+    if torch.version.hip is not None:
+        if path:
+            sys.path.insert(0, str(_source.package.parent))
+        return (_source.label,) if path else ()
+    return _load_without_rocm(_source)
+
+
+def describe() -> dict[str, Any]:
+    """``version``, ``commit``, ``source`` (``wheel``, ``checkout`` or empty) and ``path`` of the AITER in use.
+
+    ``version`` and ``commit`` are ``unknown`` where nothing states them, and empty without an AITER.
+    """
+    if _source is None:
+        return {"version": "", "commit": "", "source": "", "path": ""}
+    return {
+        "version": _source.version or "unknown",
+        "commit": _source.commit or "unknown",
+        "source": _source.kind,
+        "path": str(_source.package.parent),
+    }
+
+
+def _load_without_rocm(source: Source) -> tuple[str, ...]:
+    arch = arch_of_this_process()
+    finder = AiterFinder(source, arch)
+    sys.meta_path.insert(0, finder)
+    aiter_natives.read_enumerations_from(source.sources / "csrc" / "include" / "aiter_enum.h")
+    if "AITER_LOG_LEVEL" not in os.environ:
+        os.environ["AITER_LOG_LEVEL"] = "ERROR"
+    importlib.import_module("aiter")
+    logging.getLogger("aiter").setLevel(os.environ["AITER_LOG_LEVEL"])
+    changed = f"{source.label}: C++, CK and assembly operators are stand-ins, architecture queries answer {arch.name}"
+    return (changed, *(f"AITER's `{statement}` fails here: {reason}" for statement, reason in finder.problems))

@@ -1,0 +1,122 @@
+"""Turn a fresh process into a worker server for one target: environment, stand-ins, then vLLM.
+
+The order matters: vLLM fixes the platform, the architecture and the switches while it is imported.
+This is the only place that changes the environment or ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from .. import targets
+from . import Unavailable
+from .platform_plugin import ARCH_VARIABLE
+
+#: Ranges of versions whose seams ``adapter`` knows, as ``packaging`` specifiers.
+SUPPORTED_VLLM = ">=0.32,<0.33"
+
+
+def boot(target: targets.Target, switches: Mapping[str, str], aiter: str = "") -> tuple[str, ...]:
+    """Prepare this process and import vLLM; returns what was changed, in words.
+
+    Raises Unavailable with the reason where the target cannot run here.
+    """
+    available, reason = targets.availability(target.name)
+    if not available:
+        raise Unavailable(reason)
+    kind = targets.KINDS[target.kind]
+    os.environ.update(switches)
+    os.environ.update(_quiet())
+    os.environ[ARCH_VARIABLE] = target.arch
+    os.environ.update(kind.environment(target.arch))
+    _standins_importable()
+    _require_entry_point()
+
+    import torch  # noqa: F401
+
+    _tell_vllm_that_triton_works()
+    changed = kind.prepare(target.arch)
+    from . import aiter_loader, native_ops, torch_shims
+
+    torch_shims.install(target.arch)
+    changed += aiter_loader.load(aiter)
+    _import_vllm()
+    native_ops.register()
+    return (f"virtual ROCm platform for {target.arch}", *changed)
+
+
+def _quiet() -> dict[str, str]:
+    return {
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        # One worker a core: more threads only fight over it, and results stay reproducible.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def _standins_importable() -> None:
+    folder = str(Path(__file__).parent / "standins")
+    sys.path.insert(0, folder)
+    inherited = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = folder + (os.pathsep + inherited if inherited else "")
+
+
+def _require_entry_point() -> None:
+    names = {e.value for e in importlib.metadata.entry_points(group="vllm.platform_plugins")}
+    if "capmatrix.engine.platform_plugin:register" not in names:
+        raise Unavailable(
+            "capmatrix's platform plugin is not registered: install the package (pip install --no-deps -e .), "
+            "a bare PYTHONPATH is not enough"
+        )
+
+
+def _tell_vllm_that_triton_works() -> None:
+    """A CPU build of vLLM disables Triton unless Triton lists a ``cpu`` backend while vLLM is imported."""
+    from triton.backends import Backend, backends
+    from triton.backends.driver import DriverBase
+
+    class CpuCompiler:
+        """Never compiles: another backend supports every target we use."""
+
+        @staticmethod
+        def supports_target(target: object) -> bool:
+            """No target is ours."""
+            return False
+
+    class CpuDriver(DriverBase):
+        """Counted by vLLM as one active driver; Triton's active driver is set apart."""
+
+        @staticmethod
+        def is_active() -> bool:
+            """Not for Triton's own choice."""
+            return False
+
+    CpuDriver.__abstractmethods__ = frozenset()
+    backends["cpu"] = Backend(CpuCompiler, CpuDriver)  # type: ignore[arg-type]
+
+
+def _import_vllm() -> None:
+    try:
+        vllm = importlib.import_module("vllm")
+        from packaging.specifiers import SpecifierSet
+        from packaging.version import Version
+    except ImportError as error:
+        raise Unavailable(f"vLLM cannot be imported: {error}") from error
+    version = Version(vllm.__version__)
+    if not SpecifierSet(SUPPORTED_VLLM).contains(version.base_version, prereleases=True):
+        raise Unavailable(f"vLLM {version} is installed; this version of capmatrix knows {SUPPORTED_VLLM}")
+    from vllm.platforms import current_platform
+    from vllm.triton_utils import HAS_TRITON
+
+    if not current_platform.is_rocm():
+        raise Unavailable(f"vLLM chose the platform {type(current_platform).__name__}, not ROCm")
+    if not HAS_TRITON:
+        raise Unavailable("vLLM disabled Triton in this process")

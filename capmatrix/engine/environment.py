@@ -1,0 +1,94 @@
+"""What a worker server runs on, for its run file: versions, commits, hardware, identity, switches."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from .. import archs, codec
+from ..cell import Environment
+from ..targets import Target
+
+
+def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, ...]) -> Environment:
+    """The environment of this process, after vLLM's import."""
+    import torch
+    import triton
+    import vllm
+
+    from .. import __version__
+    from . import aiter_loader
+
+    versions = {
+        "capmatrix": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "triton": triton.__version__,
+        "vllm": vllm.__version__,
+    }
+    commits = {}
+    aiter = aiter_loader.describe()
+    if aiter.get("version"):
+        versions["aiter"] = aiter["version"]
+    if aiter.get("commit"):
+        commits["aiter"] = aiter["commit"]
+    vllm_commit = getattr(vllm, "__commit__", "") or _vllm_commit()
+    if vllm_commit:
+        commits["vllm"] = vllm_commit
+    unnamed = Environment(
+        id="",
+        target=target.name,
+        versions=versions,
+        commits=commits,
+        hardware=hardware(),
+        identity=_identity(target),
+        switches=dict(sorted(switches.items())),
+        extensions=extensions,
+    )
+    digest = hashlib.sha256(codec.encode(unnamed)).hexdigest()[:12]
+    return Environment(**{f: getattr(unnamed, f) for f in unnamed.__struct_fields__} | {"id": digest})
+
+
+def _vllm_commit() -> str:
+    try:
+        version = importlib.import_module("vllm._version")
+    except ImportError:
+        return ""
+    return str(getattr(version, "__commit_id__", None) or getattr(version, "commit_id", None) or "")
+
+
+def hardware() -> dict[str, Any]:
+    """This machine: CPU model and cores, memory in bytes; no GPU is used by the virtual targets."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 0,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpu": "none used",
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _identity(target: Target) -> dict[str, Any]:
+    arch = archs.get(target.arch)
+    return {
+        "platform": "rocm (virtual)",
+        "arch": arch.name,
+        "compute_units": arch.compute_units,
+        "lds_bytes": arch.lds_bytes,
+        "wave_size": arch.wave_size,
+        "fp8_format": arch.fp8_format,
+    }

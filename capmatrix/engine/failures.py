@@ -1,0 +1,40 @@
+"""An exception as a record shows it: type, message, the deepest frame in vllm, aiter or triton."""
+
+from __future__ import annotations
+
+import traceback
+
+from ..cell import Failure
+
+_ROOMS = ("vllm", "aiter", "triton")
+_LIMIT = 2000
+
+
+def describe(error: BaseException) -> Failure:
+    """The failure of ``error``; messages cut at 2,000 characters, frames relative to their package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    shown = [f"{_relative(f.filename)}:{f.lineno} {f.name}" for f in frames]
+    ours = [text for text in shown if text.split("/", 1)[0] in _ROOMS]
+    message = str(error)
+    return Failure(
+        type=type(error).__name__,
+        message=message if len(message) <= _LIMIT else message[:_LIMIT] + "...",
+        frame=ours[-1] if ours else (shown[-1] if shown else ""),
+        traceback=tuple(shown[-12:]),
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """``Type: first line of the message``, for a table."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _relative(filename: str) -> str:
+    for marker in ("site-packages/", "dist-packages/"):
+        if marker in filename:
+            return filename.split(marker, 1)[1]
+    for room in (*_ROOMS, "capmatrix"):
+        if f"/{room}/" in filename:
+            return room + "/" + filename.rsplit(f"/{room}/", 1)[1]
+    return filename.rsplit("/", 1)[-1]

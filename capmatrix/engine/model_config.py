@@ -1,0 +1,90 @@
+"""A tiny model directory with a cell's attention geometry, and vLLM's own configuration for it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..cell import Cell, Geometry
+
+#: Longest sequence a cell's model admits, in tokens, by ``Cell.lengths``: at least the longest batch.
+MAX_MODEL_LEN = {"short": 2048, "full": 32768}
+
+
+@functools.cache
+def _root() -> Path:
+    return Path(tempfile.mkdtemp(prefix="capmatrix-models-"))
+
+
+def config_json(geometry: Geometry, dtype: str, max_model_len: int) -> dict[str, Any]:
+    """A one-layer Hugging Face config of this geometry: Llama, or DeepSeek V2 for latent attention."""
+    common = {
+        "num_hidden_layers": 1,
+        "num_attention_heads": geometry.num_heads,
+        "intermediate_size": 256,
+        "vocab_size": 256,
+        "max_position_embeddings": max_model_len,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "torch_dtype": dtype,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    if geometry.mla is None:
+        return common | {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": geometry.num_heads * geometry.head_size,
+            "num_key_value_heads": geometry.num_kv_heads,
+            "head_dim": geometry.head_size,
+        }
+    mla = geometry.mla
+    return common | {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "hidden_size": 256,
+        "num_key_value_heads": geometry.num_heads,
+        "kv_lora_rank": mla.kv_lora_rank,
+        "q_lora_rank": mla.q_lora_rank,
+        "qk_nope_head_dim": mla.qk_nope_head_dim,
+        "qk_rope_head_dim": mla.qk_rope_head_dim,
+        "v_head_dim": mla.v_head_dim,
+        "n_routed_experts": None,
+        "first_k_dense_replace": 1,
+    }
+
+
+@functools.cache
+def model_dir(geometry: Geometry, dtype: str, max_model_len: int) -> str:
+    """A directory holding only that config.json; made once a process and geometry."""
+    path = Path(tempfile.mkdtemp(dir=_root()))
+    (path / "config.json").write_text(json.dumps(config_json(geometry, dtype, max_model_len)))
+    return str(path)
+
+
+def vllm_config(cell: Cell) -> Any:
+    """vLLM's ``VllmConfig`` for the cell, through its own ``EngineArgs``. Raises what vLLM raises."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    longest = MAX_MODEL_LEN[cell.lengths]
+    config = EngineArgs(
+        model=model_dir(cell.geometry, cell.dtype, longest),
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        dtype=cell.dtype,
+        block_size=cell.block_size,
+        kv_cache_dtype=cell.kv_cache_dtype,
+        attention_backend=cell.backend,
+        max_model_len=longest,
+        max_num_seqs=256,
+        max_num_batched_tokens=longest,
+        enforce_eager=cell.execution == "eager",
+    ).create_engine_config()
+    if not cell.geometry.causal:
+        config.attention_config.use_non_causal = True
+    return config

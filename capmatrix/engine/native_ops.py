@@ -1,0 +1,181 @@
+"""Native operators that a CPU build of vLLM lacks, registered so that vLLM's dispatch runs to its end.
+
+A cache write or an FP8 quantisation has one right answer: the stand-in computes it exactly and the
+route names it (``stand_in``). Native attention has no stand-in: the operator is named in the route
+(``native``), writes nothing, and the rows it would have written count as unverified.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import route
+
+_libraries: list[torch.library.Library] = []
+
+#: Memory that native attention operators would have written since ``forget_claims``: (address, bytes).
+_claims: list[tuple[int, int]] = []
+
+
+def forget_claims() -> None:
+    """Forget what native attention would have written."""
+    _claims.clear()
+
+
+def claim(out: torch.Tensor) -> None:
+    """Count ``out`` (an attention output or a contiguous slice of one) as written by native attention."""
+    _claims.append((out.data_ptr(), out.numel() * out.element_size()))
+
+
+def claimed_rows(output: torch.Tensor) -> torch.Tensor:
+    """A mask (rows,) of the rows of ``output`` (rows, ...) that lie in claimed memory."""
+    mask = torch.zeros(output.shape[0], dtype=torch.bool)
+    size = output[0].numel() * output.element_size() if output.shape[0] else 1
+    for address, length in _claims:
+        first = (address - output.data_ptr()) // size
+        if 0 <= first < output.shape[0]:
+            mask[first : first + -(-length // size)] = True
+    return mask
+
+
+def single_token_rows(query_start_loc: torch.Tensor) -> list[int]:
+    """Rows of requests with one query token, from cumulative query lengths (requests + 1,)."""
+    starts = query_start_loc[:-1]
+    return [int(row) for row in starts[(query_start_loc[1:] - starts) == 1]]
+
+
+def fp8_storage(kv_cache_dtype: str) -> torch.dtype | None:
+    """The FP8 type in which vLLM's native writers store ``kv_cache_dtype``; None when unquantised."""
+    from vllm.platforms import current_platform
+
+    if kv_cache_dtype in ("fp8", "fp8_e4m3"):
+        return current_platform.fp8_dtype()
+    return torch.float8_e5m2 if kv_cache_dtype == "fp8_e5m2" else None
+
+
+def quantise(x: torch.Tensor, scale: torch.Tensor, fp8: torch.dtype) -> torch.Tensor:
+    """``x / scale`` saturated to ``fp8``'s finite range and rounded to nearest even."""
+    limit = torch.finfo(fp8).max
+    return (x.float() / scale.float()).clamp(-limit, limit).to(fp8)
+
+
+def _stored(x: torch.Tensor, scale: torch.Tensor, cache: torch.Tensor, kv_cache_dtype: str) -> torch.Tensor:
+    fp8 = fp8_storage(kv_cache_dtype)
+    return x.to(cache.dtype) if fp8 is None else quantise(x, scale, fp8).view(cache.dtype)
+
+
+def _bytes(cache: torch.Tensor) -> torch.Tensor:
+    # Index assignment is not implemented for FP8 types; their bytes are the same.
+    return cache.view(torch.uint8) if cache.element_size() == 1 else cache
+
+
+def _placed(slots: torch.Tensor, block_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    kept = slots >= 0
+    slots = slots[kept]
+    return kept, slots // block_size, slots % block_size
+
+
+def _reshape_and_cache_flash(
+    key: Any, value: Any, key_cache: Any, value_cache: Any, slots: Any, kv_cache_dtype: str, k_scale: Any, v_scale: Any
+) -> None:
+    """Caches (blocks, block, heads, size)."""
+    route.launched("_C_cache_ops.reshape_and_cache_flash", "stand_in")
+    kept, block, offset = _placed(slots, key_cache.shape[1])
+    for new, cache, scale in ((key, key_cache, k_scale), (value, value_cache, v_scale)):
+        stored = _bytes(_stored(new[: slots.shape[0]], scale, cache, kv_cache_dtype))
+        _bytes(cache)[block, offset] = stored[kept]
+
+
+def _reshape_and_cache(
+    key: Any, value: Any, key_cache: Any, value_cache: Any, slots: Any, kv_cache_dtype: str, k_scale: Any, v_scale: Any
+) -> None:
+    """Key cache (blocks, heads, size / x, block, x); value cache (blocks, heads, size, block)."""
+    route.launched("_C_cache_ops.reshape_and_cache", "stand_in")
+    kept, block, offset = _placed(slots, key_cache.shape[3])
+    x = key_cache.shape[4]
+    stored_k = _bytes(_stored(key[: slots.shape[0]], k_scale, key_cache, kv_cache_dtype))[kept]
+    stored_v = _bytes(_stored(value[: slots.shape[0]], v_scale, value_cache, kv_cache_dtype))[kept]
+    _bytes(key_cache)[block, :, :, offset, :] = stored_k.unflatten(-1, (-1, x))
+    _bytes(value_cache)[block, :, :, offset] = stored_v
+
+
+def _concat_and_cache_mla(
+    kv_c: Any, k_pe: Any, kv_cache: Any, slots: Any, kv_cache_dtype: str, scale: Any
+) -> None:
+    """Cache (blocks, block, rank + rope)."""
+    route.launched("_C_cache_ops.concat_and_cache_mla", "stand_in")
+    kept, block, offset = _placed(slots, kv_cache.shape[1])
+    rows = torch.cat((kv_c, k_pe.reshape(k_pe.shape[0], -1)), dim=-1)[: slots.shape[0]]
+    _bytes(kv_cache)[block, offset] = _bytes(_stored(rows, scale, kv_cache, kv_cache_dtype))[kept]
+
+
+def _paged_attention(
+    out: Any, exp_sums: Any, max_logits: Any, tmp: Any, query: Any, key_cache: Any, value_cache: Any,
+    num_kv_heads: int, scale: float, tables: Any, lens: Any, query_start_loc: Any, *rest: Any,
+) -> None:  # fmt: skip
+    """Writes the rows of requests with one query token, as the HIP kernel does."""
+    route.launched("_rocm_C.paged_attention", "native")
+    rows = range(lens.shape[0]) if query_start_loc is None else single_token_rows(query_start_loc)
+    for row in rows:
+        claim(out[row])
+
+
+def _static_scaled_fp8_quant(result: Any, input: Any, scale: Any, group_shape: Any = None) -> None:
+    route.launched("_C.static_scaled_fp8_quant", "stand_in")
+    result.copy_(quantise(input, scale, result.dtype))
+
+
+#: namespace -> (schema, implementation). Schemas as vLLM 0.32 calls them (vllm/_custom_ops.py).
+_OPERATORS: dict[str, list[tuple[str, Any]]] = {
+    "_C_cache_ops": [
+        (
+            "reshape_and_cache_flash(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+            "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()",
+            _reshape_and_cache_flash,
+        ),
+        (
+            "reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+            "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()",
+            _reshape_and_cache,
+        ),
+        (
+            "concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor(a!) kv_cache, Tensor slot_mapping, "
+            "str kv_cache_dtype, Tensor scale) -> ()",
+            _concat_and_cache_mla,
+        ),
+    ],
+    "_rocm_C": [
+        (
+            "paged_attention(Tensor(a!) out, Tensor exp_sums, Tensor max_logits, Tensor tmp_out, Tensor query, "
+            "Tensor key_cache, Tensor value_cache, int num_kv_heads, float scale, Tensor block_tables, "
+            "Tensor context_lens, Tensor? query_start_loc, int block_size, int max_context_len, "
+            "Tensor? alibi_slopes, str kv_cache_dtype, Tensor k_scale, Tensor v_scale, Tensor? fp8_out_scale, "
+            "str mfma_type) -> ()",
+            _paged_attention,
+        ),
+    ],
+    "_C": [
+        (
+            "static_scaled_fp8_quant(Tensor(a!) result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()",
+            _static_scaled_fp8_quant,
+        ),
+    ],
+}
+
+
+def register() -> None:
+    """Define the operators that this build lacks; those that it has are left alone."""
+    for namespace, operators in _OPERATORS.items():
+        library = torch.library.Library(namespace, "FRAGMENT")
+        _libraries.append(library)
+        for schema, implementation in operators:
+            name = schema.partition("(")[0]
+            if not _has(namespace, name):
+                library.define(schema)
+                library.impl(name, implementation, "CPU")
+
+
+def _has(namespace: str, name: str) -> bool:
+    return torch._C._dispatch_has_kernel(f"{namespace}::{name}")

@@ -1,0 +1,161 @@
+"""Run cells inside a worker: select, set up, run a batch, judge it, and say what happened as a record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from .. import batches, codec, targets
+from ..cell import Cell, Claim, Flag, Force, Phase, Record, Rung, Verdict
+from ..rungs import reachable
+from . import bootstrap
+
+Emit = Callable[[str, dict[str, Any]], None]
+
+
+def open_session(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> Session:
+    """Import everything a worker for ``target`` needs; called once, in the server, before it forks.
+
+    ``options``: ``aiter``, the path of an AITER checkout or empty. Raises Unavailable with the reason.
+    """
+    parsed = targets.parse(target)
+    extensions = bootstrap.boot(parsed, switches, str(options.get("aiter") or ""))
+    from . import environment
+
+    return Session(parsed, environment.collect(parsed, switches, extensions))
+
+
+class Session:
+    """Cells of one target and switch set; cells that differ only in batch share their set-up."""
+
+    def __init__(self, target: targets.Target, environment: Any) -> None:
+        from . import compile_watch, preload
+
+        self.target = target
+        self.environment = environment
+        self._shared: tuple[object, Any] | None = None
+        self._phase = Phase.SELECT
+        self._phases: list[tuple[Phase, float]] = []
+        self._emit: Emit = lambda kind, data: None
+        compile_watch.install(self._compiling, self._compiled)
+        preload.backends()
+
+    def run(self, cell: Cell, emit: Emit) -> Record:
+        """One cell's record; whatever vLLM, Triton or AITER raises becomes its verdict."""
+        from . import failures, native_ops, route, shims
+
+        self._emit = emit
+        self._phases = []
+        self._enter(Phase.SELECT)
+        started = datetime.now(timezone.utc)
+        route.start()
+        native_ops.forget_claims()
+        shims.drain()
+        findings: dict[str, Any] = {}
+        try:
+            verdict = self._judge(cell, findings)
+        except Exception as error:
+            verdict, reasons = self._of_exception(cell, error, findings)
+            findings["reasons"] = reasons
+            findings["failure"] = failures.describe(error)
+            if verdict is Verdict.ERROR:
+                # A half-built or half-written set-up must not serve the next batch.
+                self._shared = None
+        return self._record(cell, verdict, findings, started)
+
+    def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
+        from . import claims, verdicts
+
+        validation = claims.validation(cell)
+        findings["claims"] = [validation, claims.selector(cell), claims.kernel_block(cell)]
+        if not validation.accepts and cell.force is not Force.VALIDATION:
+            findings["reasons"] = tuple(validation.data["reasons"])
+            return Verdict.REJECTED
+        setup = self._setup(cell)
+        findings["claims"].append(claims.shared_group(cell, setup))
+        findings |= verdicts.facts(cell, setup)
+        batch = batches.build(
+            cell.batch,
+            block_size=setup.block_size,
+            num_speculative_tokens=cell.num_speculative_tokens,
+            lengths=cell.lengths,
+        )
+        findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
+        judge = verdicts.compiled if self.target.kind == "offline" else verdicts.computed
+        return judge(cell, setup, batch, findings, self._enter)
+
+    def _setup(self, cell: Cell) -> Any:
+        import torch
+
+        from . import setup
+
+        key = codec.setup_key(cell), cell.lengths
+        if self._shared is None or self._shared[0] != key:
+            self._shared = None
+            self._shared = key, setup.build(cell, torch.device("cpu"), self._enter)
+        return self._shared[1]
+
+    def _of_exception(self, cell: Cell, error: Exception, findings: dict[str, Any]) -> tuple[Verdict, tuple[str, ...]]:
+        from . import verdicts
+
+        return verdicts.of_exception(cell, error, self._phase, findings)
+
+    def _record(self, cell: Cell, verdict: Verdict, findings: dict[str, Any], started: datetime) -> Record:
+        from . import intended, route, shims
+
+        kernels = route.so_far()
+        names = tuple(k.name for k in kernels)
+        flags = set(findings.get("flags", ()))
+        if any(k.kind == "stand_in" for k in kernels):
+            flags.add(Flag.STAND_IN)
+        if intended.fallback(cell.backend, names, findings.get("has_decode", True)):
+            flags.add(Flag.FALLBACK)
+        if cell.force is Force.VALIDATION:
+            flags.add(Flag.FORCED_VALIDATION)
+        elif cell.force is Force.KERNEL_BLOCK:
+            flags.add(Flag.FORCED_KERNEL_BLOCK)
+        ended = datetime.now(timezone.utc)
+        self._phases.append((Phase.TIME, time.monotonic()))
+        durations: dict[str, float] = {}
+        for (phase, since), (_, until) in zip(self._phases, self._phases[1:], strict=False):
+            durations[phase.value] = round(durations.get(phase.value, 0.0) + until - since, 4)
+        claims: list[Claim] = findings.get("claims", [])
+        return Record(
+            cell_id=codec.cell_id(cell),
+            cell=cell,
+            verdict=verdict,
+            rung=Rung.DECLARED
+            if verdict in (Verdict.REJECTED, Verdict.UNAVAILABLE)
+            else reachable(cell.target),
+            phase=self._phase,
+            environment=self.environment.id,
+            reasons=tuple(findings.get("reasons", ())),
+            flags=tuple(sorted(flags, key=lambda flag: flag.value)),
+            failure=findings.get("failure"),
+            claims=tuple(claims),
+            implementation=findings.get("implementation", ""),
+            kernel_block=findings.get("kernel_block"),
+            layout=findings.get("layout", ""),
+            kv_cache=findings.get("kv_cache", {}),
+            graph_support=findings.get("graph_support", ""),
+            route=kernels,
+            checks=tuple(findings.get("checks", ())),
+            shims=shims.drain(),
+            durations=durations,
+            started_at=started.isoformat(timespec="milliseconds"),
+            ended_at=ended.isoformat(timespec="milliseconds"),
+        )
+
+    def _enter(self, phase: Phase, detail: str = "") -> None:
+        self._phase = phase
+        self._phases.append((phase, time.monotonic()))
+        self._emit("phase", {"phase": phase.value, "detail": detail})
+
+    def _compiling(self, kernel: str) -> None:
+        self._before_compile = self._phase
+        self._enter(Phase.COMPILE, kernel)
+
+    def _compiled(self) -> None:
+        self._enter(self._before_compile)

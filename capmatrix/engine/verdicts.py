@@ -1,0 +1,157 @@
+"""From what a cell did to its verdict: compiled, computed, or raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..batches import Batch
+from ..cell import Cell, Check, Flag, Phase, Verdict
+from . import failures, forward, inputs, judge, pool, route
+from .setup import Setup
+
+Enter = Callable[[Phase], None]
+
+
+def facts(cell: Cell, setup: Setup) -> dict[str, Any]:
+    """What set-up resolved, by field of ``Record``."""
+    cache = setup.layer.kv_cache
+    return {
+        "implementation": type(setup.layer.impl).__name__,
+        "kernel_block": setup.kernel_blocks[0],
+        "layout": setup.layout,
+        "graph_support": setup.graph_support,
+        "kv_cache": {
+            "shape": list(cache.shape),
+            "stride": list(cache.stride()),
+            "dtype": str(cache.dtype).removeprefix("torch."),
+            "manager_block": setup.block_size,
+        },
+    }
+
+
+def compiled(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], enter: Enter) -> Verdict:
+    """Run the dispatch once; every kernel it launches is compiled, none is executed."""
+    placement = inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks)
+    values = inputs.random_values(batch, cell.geometry, getattr(torch, cell.dtype))
+    outcome = forward.run(setup, batch, placement, values, enter)
+    return _native(outcome, findings) or Verdict.PASS
+
+
+def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], enter: Enter) -> Verdict:
+    """Run on values and judge the numbers, with what unused slots hold varied.
+
+    First with NaN in every unused slot: right then is right whatever they hold. Where that fails, zeroed
+    and finite stale slots tell ``nan_unsafe`` from ``wrong``. Then needles over finite stale slots.
+    """
+    placement = inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks)
+    dtype = getattr(torch, cell.dtype)
+    checks: list[Check] = []
+    findings["checks"] = checks
+    random = inputs.random_values(batch, cell.geometry, dtype)
+    outcome = _run(cell, setup, batch, placement, random, "nan", "forward", checks, enter)
+    if _failed(checks, "forward"):
+        again: list[Check] = []
+        for fill in ("zeroed", "stale"):
+            _run(cell, setup, batch, placement, random, fill, "forward", again, enter)
+        if not _failed(again):
+            findings.setdefault("flags", []).append(Flag.NAN_UNSAFE)
+            checks[:] = [_reported(c) if c.part == "forward" else c for c in checks]
+        checks += again
+    needles = inputs.needle_values(batch, cell.geometry, dtype)
+    _run(cell, setup, batch, placement, needles, "stale", "needles", checks, enter)
+    bad = [c for c in checks if c.ok is False]
+    if bad:
+        findings["reasons"] = tuple(_sentence(c) for c in bad)
+        return Verdict.WRONG
+    unverified = _native(outcome, findings)
+    if unverified:
+        return unverified
+    if not any(c.ok for c in checks if c.part in ("forward", "needles")):
+        findings["reasons"] = tuple(dict.fromkeys(c.detail for c in checks if c.ok is None and c.detail)) or (
+            "no row could be judged",
+        )
+        return Verdict.UNVERIFIED
+    return Verdict.PASS
+
+
+def _run(
+    cell: Cell,
+    setup: Setup,
+    batch: Batch,
+    placement: inputs.Placement,
+    values: inputs.Values,
+    fill: str,
+    part: str,
+    checks: list[Check],
+    enter: Enter,
+) -> forward.Outcome:
+    before = pool.fill(setup.layer, fill)
+    outcome = forward.run(setup, batch, placement, values, enter)
+    enter(Phase.COMPARE)
+    written, stored = judge.write_check(cell, setup, placement, values, before, fill)
+    checks += written
+    if stored is None:
+        checks.append(Check(part, None, fill, detail="the cache as stored cannot be read back"))
+        return outcome
+    kernels = tuple(k.name for k in route.so_far())
+    reference, bound = judge.expected(cell, setup, batch, values, stored, outcome, kernels)
+    checks.append(judge.forward_check(part, fill, outcome, reference, bound))
+    return outcome
+
+
+def _failed(checks: list[Check], part: str | None = None) -> bool:
+    return any(c.ok is False for c in checks if part is None or c.part == part)
+
+
+def _reported(check: Check) -> Check:
+    """The check as reported, not judged: it failed only with NaN in slots that nobody may read."""
+    return Check(**{f: getattr(check, f) for f in check.__struct_fields__} | {"ok": None})
+
+
+def _sentence(check: Check) -> str:
+    where = f"{check.part} with {check.cache} unused slots"
+    if check.unwritten_count:
+        return f"{where}: {check.unwritten_count} rows not written or all NaN; {check.detail}"
+    return f"{where}: {check.detail}"
+
+
+def _native(outcome: forward.Outcome, findings: dict[str, Any]) -> Verdict | None:
+    rows, of = int(outcome.native_rows.sum()), outcome.output.shape[0]
+    if not rows:
+        return None
+    names = ", ".join(route.natives())
+    findings["reasons"] = (f"unverified: native: {names} wrote {rows} of {of} rows; it has no code on this target",)
+    return Verdict.UNVERIFIED
+
+
+def of_exception(
+    cell: Cell, error: Exception, phase: Phase, findings: dict[str, Any]
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict of a cell that raised ``error`` in ``phase``, with its reasons."""
+    line = failures.first_line(error)
+    if isinstance(error, route.NativeMissing):
+        return Verdict.UNVERIFIED, (f"unverified: native: {error.name} has no code on this target",)
+    if phase is Phase.SELECT and isinstance(error, ValueError):
+        return Verdict.REJECTED, (line,)
+    if isinstance(error, ImportError):
+        return Verdict.UNAVAILABLE, (line,)
+    limit = _beyond_interpreter(error)
+    if limit:
+        return Verdict.UNVERIFIED, (f"unverified: interpreter: {limit}",)
+    return Verdict.ERROR, (line,)
+
+
+def _beyond_interpreter(error: Exception) -> str:
+    """What Triton's interpreter cannot do, where that is why a kernel stopped; else empty."""
+    from triton.runtime.errors import InterpreterError
+
+    if not isinstance(error, InterpreterError):
+        return ""
+    cause = error.__cause__ or error
+    if isinstance(cause, NotImplementedError):
+        return f"{type(cause).__name__}: {cause}"
+    return ""
+

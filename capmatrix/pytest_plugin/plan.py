@@ -1,0 +1,98 @@
+"""What a session is to do: options, matrix files and cells, settled once and told to xdist's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..cell import Cell
+from ..errors import InputError
+from . import runfile
+from .options import Options
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Settled by the controller (or the only process) and sent to xdist's nodes as JSON.
+
+    ``owner``: process id of the controller. ``session_dir``: where the processes of this run meet.
+    """
+
+    files: tuple[str, ...]
+    preset: str | None
+    targets: tuple[str, ...]
+    force: str | None
+    run_path: str
+    resume: bool
+    session_dir: str
+    owner: int
+
+    def words(self) -> list[str]:
+        """The options that change which cells there are, as they would be typed."""
+        preset = [] if self.preset is None else ["--preset", self.preset]
+        return preset if self.force is None else [*preset, f"--force={self.force}"]
+
+
+def settle(options: Options, files: Sequence[Path], named: Sequence[Path], directory: Path) -> dict[str, Any]:
+    """Preset, targets, force, run file and whether to resume it, as ``Plan``'s fields.
+
+    A resumed run keeps its own preset, targets and force where none is given. ``named``: the files given
+    as such; those found in a directory that lack the preset asked for are left out. Raises InputError.
+    """
+    from .. import targets
+
+    preset, force = options.preset, options.force
+    chosen = list(options.targets)
+    path = options.run_file
+    if options.resume:
+        if path is None:
+            path = runfile.newest(directory, files, preset)
+        elif not path.exists():
+            raise InputError("there is no such run to resume", file=path)
+        before = runfile.peek(path)
+        preset = preset if preset is not None else _text(before.get("preset"))
+        force = force if force is not None else _text(before.get("force"))
+        chosen = chosen or [t for t in before.get("targets", []) if isinstance(t, str)]
+    elif path is not None and path.exists() and path.stat().st_size:
+        raise InputError("this run file exists already; continue it with --resume, or name another one", file=path)
+    for target in chosen:
+        targets.parse(target)
+    return {
+        "files": tuple(str(f) for f in files if f in named or _has_preset(f, preset)),
+        "preset": preset,
+        "targets": tuple(chosen or targets.here()),
+        "force": force,
+        "run_path": str(path if path is not None else runfile.new_path(directory, files)),
+        "resume": options.resume,
+    }
+
+
+def expand(plan: Plan) -> dict[Path, list[Cell]]:
+    """The cells of every file of the plan. Raises InputError for any mistake in them."""
+    from .. import matrix
+
+    cells = {}
+    for file in map(Path, plan.files):
+        loaded = matrix.load(_shown(file))
+        cells[file] = matrix.expand(loaded, preset=plan.preset, targets=list(plan.targets), force=plan.force)
+    return cells
+
+
+def _shown(file: Path) -> Path:
+    """A file as errors name it: relative to the working directory where it lies below."""
+    here = Path.cwd()
+    return file.relative_to(here) if file.is_relative_to(here) else file
+
+
+def _has_preset(file: Path, preset: str | None) -> bool:
+    if preset is None:
+        return True
+    from .. import matrix
+
+    return preset in matrix.load(_shown(file)).presets
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,93 @@
+"""What a run does not show, said plainly: sentences for the end of every report."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .. import summary
+from ..cell import Flag, Record, Rung, Verdict
+from . import text
+from .table import Report
+
+
+def cautions(report: Report) -> list[str]:
+    """One sentence each, the weightiest first; empty only for a run that has nothing to hold back."""
+    out: list[str] = []
+    records = report.records
+    ran = [r for r in records if r.verdict in summary.RAN]
+    told = [r for r in ran if r.verdict is not Verdict.UNVERIFIED]
+    if not records:
+        return ["No cell has a record: this run shows nothing."]
+    if not any(r.rung is not Rung.DECLARED for r in told):
+        out.append("No cell got a verdict above the declared rung: this run shows nothing about what works.")
+    elif not any(summary.strength(r.rung) >= summary.strength(Rung.EXECUTED) for r in told):
+        out.append("Nothing ran on a GPU: no speed, no graph replay and no memory fault is seen here.")
+
+    compiled = [r for r in ran if r.verdict is Verdict.PASS and r.rung is Rung.COMPILED]
+    if compiled:
+        out.append(
+            f"{text.count(len(compiled), 'pass', 'passes')} on the compiled rung: dispatch and compilation worked; "
+            "no numbers were checked there."
+        )
+    unverified = [r for r in ran if r.verdict is Verdict.UNVERIFIED]
+    if unverified:
+        why = Counter(text.one_line(r.reasons[0], 160) if r.reasons else "no reason recorded" for r in unverified)
+        shown = "; ".join(f"{reason} ({n})" if n > 1 else reason for reason, n in why.most_common(3))
+        more = f"; and {text.count(len(why) - 3, 'more reason')}" if len(why) > 3 else ""
+        out.append(f"{text.count(len(unverified), 'cell')} unverified: {shown}{more}.")
+    out += _conditions(report, ran, told)
+    out += _gaps(report)
+    return out
+
+
+def _conditions(report: Report, ran: list[Record], told: list[Record]) -> list[str]:
+    out = []
+    entries = [e for t in report.tables for e in t.entries.values()]
+    conflicts = sum(e.summary is not None and Flag.CONFLICT in e.summary.flags for e in entries)
+    if conflicts:
+        marked = text.count(conflicts, "entry", "entries")
+        out.append(f"{marked} marked conflict: two targets disagree; see the footnotes.")
+    strangers = [t for t in report.tables if not t.place.architecture and t.versions]
+    for table in strangers:
+        out.append(
+            f"{text.one_line(table.place.title)}: not an AMD GPU; real execution of portable code, "
+            "which says nothing of an AMD architecture by itself."
+        )
+    scaled = {r.cell.target for r in told if r.cell.geometry.scaled}
+    short = {r.cell.target for r in told if r.cell.lengths == "short"}
+    if scaled or short:
+        both = scaled | short
+        what = " and ".join(w for w, s in (("fewer heads", scaled), ("short sequences", short)) if s)
+        out.append(f"Run with {what} on {', '.join(text.one_line(t, 60) for t in sorted(both))}.")
+    stand_ins = sorted({k.name for r in ran for k in r.route if k.kind == "stand_in"})
+    if stand_ins:
+        cells = sum(any(k.kind == "stand_in" for k in r.route) for r in ran)
+        shown = ", ".join(text.one_line(n, 60) for n in stand_ins[:4]) + (", ..." if len(stand_ins) > 4 else "")
+        out.append(f"{text.count(cells, 'cell')} used a PyTorch stand-in for a native operator: {shown}.")
+    if told and all(r.cell.execution == "eager" for r in told):
+        out.append("Every cell ran eagerly: graph capture and compiled mode were not tried.")
+    return out
+
+
+def _gaps(report: Report) -> list[str]:
+    out = []
+    for absent in report.absent:
+        out.append(
+            f"{text.one_line(absent.target, 60)}: {text.count(absent.cells, 'cell')} unavailable here: "
+            f"{absent.reason.rstrip('.')}."
+        )
+    if report.unfinished:
+        out.append(
+            f"{text.count(len(report.unfinished), 'cell')} begun without leaving a record (the run was stopped); "
+            "--resume runs them again."
+        )
+    planned = report.header.get("cells")
+    if isinstance(planned, int) and planned > len(report.records):
+        out.append(f"{planned - len(report.records):,} of {planned:,} planned cells have no record.")
+    partial = sum(e.partial for t in report.tables for e in t.entries.values())
+    if partial:
+        out.append(
+            f"{text.count(partial, 'entry', 'entries')} where some batches did not run "
+            "(shown as batches that ran / batches of that drafter)."
+        )
+    return out

@@ -1,0 +1,235 @@
+"""JSON schemas of matrix and drafter files, made from the tables that the loaders read.
+
+``python -m capmatrix.schema [DIRECTORY]`` writes them (default: the shipped ``matrices/schema``). They are
+draft 7, which TOML editors understand. A schema checks what one value can show; what takes several values
+(an empty product, a rule that matches nothing) is the loader's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import axes, drafters, matrix, paths, targets, vocabulary
+from .axes import AXES, PROPERTIES, Axis
+from .cell import Role
+from .tomlcheck import MAX_TEXT
+
+Schema = dict[str, Any]
+
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+
+
+def matrix_schema(families: Collection[str] | None = None) -> Schema:
+    """The schema of matrix files; ``families`` are the drafter names to complete (default: the shipped ones)."""
+    known = sorted(drafters.load(drafters.DEFAULT_DIR) if families is None else families)
+    return {
+        "$schema": _DRAFT,
+        "title": "capmatrix matrix file",
+        "description": "Axes, rules and presets of an attention matrix.",
+        "definitions": {
+            **{f"axis_{axis.name}": _values(axis, known) for axis in AXES.values()},
+            **{f"property_{axis.name}": _values(axis, known, in_exclude=True) for axis in PROPERTIES.values()},
+            **{f"excluded_{axis.name}": _values(axis, known, in_exclude=True) for axis in AXES.values()},
+            "include": _rules("Adds the product of these values; axes not named keep the product's.", _included()),
+            "exclude": _rules("Drops the cells that match all of these.", _excluded()),
+            "max_kv_heads": _integer(
+                1, 1024, "KV heads of a rank kept on an interpreter target, the GQA ratio unchanged."
+            ),
+        },
+        **_table(
+            "",
+            {
+                "name": _text("Name of the matrix (default: the file's)."),
+                "description": _text("What the matrix is for."),
+                "axes": _table(
+                    "Values of each axis; the matrix is their product.",
+                    {name: _ref(f"axis_{name}") for name in AXES},
+                    [axis.name for axis in AXES.values() if axis.default is None],
+                ),
+                **_product(),
+                "preset": _named(_preset(), "A named, bounded part of the matrix."),
+                "probe": _named(_probe(known), "A drafter family with some figures changed, called probe-<name>."),
+                "switches": _named(_switches(), "A set of environment switches that a worker is started with."),
+                "workload": _named(_workload(), "A serving load that timing and policies weigh by."),
+            },
+            ["axes"],
+        ),
+    }
+
+
+def drafter_schema() -> Schema:
+    """The schema of drafter family files. What figures say together is the loader's to check."""
+    figures: Schema = {
+        "num_heads": _integer(1, 4096, "Query heads of the whole model."),
+        "num_kv_heads": _integer(1, 4096, "KV heads of the whole model; 1 with latent attention."),
+        "head_size": _integer(1, 8192, "Head size, in elements."),
+        "num_speculative_tokens": _integer(1, 1024, "Tokens a step drafts or, for a target, verifies beside its own."),
+        "tensor_parallel": {
+            **_list(_integer(1, 1024)),
+            "description": "Tensor-parallel degrees it is served at.",
+        },
+        "sliding_window": _integer(1, 2**31, "Sliding window, in tokens."),
+        "sinks": {"type": "boolean", "description": "Whether it has attention sinks."},
+        "causal": {"type": "boolean", "description": "Whether its attention is causal (default: true)."},
+        "logits_soft_cap": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6},
+        "mla": _table(
+            "Widths of multi-head latent attention, in elements.",
+            dict.fromkeys((*matrix.MLA_KEYS, "q_lora_rank"), _integer(1, 65536)),
+            matrix.MLA_KEYS,
+        ),
+        "forced_block_size": _integer(1, 65536, "Manager block, in tokens, that its target insists on."),
+        "shared_pool": {"type": "boolean", "description": "Whether its KV pool also serves layers of another kind."},
+    }
+    own: Schema = {
+        "title": _text("What a table calls it."),
+        "method": {
+            "enum": list(vocabulary.METHODS),
+            "description": "Speculative method; none is a target's own layer.",
+        },
+        "role": {"enum": [role.value for role in Role], "description": "Whose attention it is."},
+        **figures,
+        "sources": _table("Where each figure is published.", dict.fromkeys(figures, _text("A published source."))),
+        "notes": _text("What else to know."),
+    }
+    required = ["title", "method", "role", *list(figures)[:5], "sources"]
+    return {"$schema": _DRAFT, "title": "capmatrix drafter family", **_table("", own, required)}
+
+
+def files() -> dict[str, str]:
+    """Name and text of each published schema."""
+    made = {"matrix.schema.json": matrix_schema(), "drafter.schema.json": drafter_schema()}
+    return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in made.items()}
+
+
+def write(directory: Path) -> list[Path]:
+    """Write the schemas into ``directory``; returns their paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in files().items():
+        path = directory / name
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def _text(description: str) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": r"\S", "description": description}
+
+
+def _integer(lowest: int, highest: int, description: str = "") -> Schema:
+    schema: Schema = {"type": "integer", "minimum": lowest, "maximum": highest}
+    return {**schema, "description": description} if description else schema
+
+
+def _table(description: str, properties: Schema, required: Sequence[str] = ()) -> Schema:
+    schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    if required:
+        schema["required"] = list(required)
+    return {"description": description, **schema} if description else schema
+
+
+def _list(element: Schema) -> Schema:
+    return {"type": "array", "items": element, "minItems": 1, "uniqueItems": True}
+
+
+def _named(entry: Schema, description: str) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "propertyNames": {"pattern": axes.NAME_PATTERN},
+        "additionalProperties": entry,
+    }
+
+
+def _one(axis: Axis, families: Sequence[str], in_exclude: bool) -> Schema:
+    """A single value of an axis."""
+    if axis.boolean:
+        return {"type": "boolean"}
+    if axis.name == "drafter":
+        return {"anyOf": [{"enum": list(families)}, {"type": "string", "pattern": f"^{axes.PROBE}"}]}
+    if axis.name == "switches":
+        return {"type": "string", "pattern": axes.NAME_PATTERN}
+    if axis.name == "target":
+        return {"enum": list(dict.fromkeys([*targets.KINDS, *targets.known()]))}
+    words = [w for w in axis.names or () if not (in_exclude and w in (axes.FAMILY, axes.ROLE))]
+    if axis.highest is None:
+        return {"enum": words}
+    number = _integer(axis.lowest or 0, axis.highest)
+    return {"anyOf": [number, {"enum": words}]} if words else number
+
+
+def _values(axis: Axis, families: Sequence[str], in_exclude: bool = False) -> Schema:
+    """One value, a list of different ones, or every one."""
+    one = _one(axis, families, in_exclude)
+    forms = [one, _list(one)]
+    if (axis.every or axis.name == "drafter") and not in_exclude:
+        forms.append({"const": axes.EVERY})
+    return {"description": axis.title, "anyOf": forms}
+
+
+def _product() -> Schema:
+    return {name: _ref(name) for name in matrix.PRODUCT_KEYS}
+
+
+def _rules(description: str, properties: Schema) -> Schema:
+    rule = _table(description, properties, ["reason"])
+    return {"type": "array", "minItems": 1, "items": {**rule, "minProperties": 2}}
+
+
+def _included() -> Schema:
+    return {"reason": _text("Why these cells are added."), **{name: _ref(f"axis_{name}") for name in AXES}}
+
+
+def _excluded() -> Schema:
+    return {
+        "reason": _text("Why these cells are dropped."),
+        **{name: _ref(f"excluded_{name}") for name in AXES},
+        **{name: _ref(f"property_{name}") for name in PROPERTIES},
+    }
+
+
+def _preset() -> Schema:
+    own = {
+        "description": _text("What the preset is for."),
+        "targets": {**_ref("property_target"), "description": "Targets it runs on (default: all)."},
+        **_product(),
+        **{name: _ref(f"axis_{name}") for name in AXES},
+    }
+    return _table("", own, ["description"])
+
+
+def _probe(families: Iterable[str]) -> Schema:
+    own: Schema = {
+        "like": {"enum": list(families), "description": "The drafter family it starts from."},
+        "reason": _text("What the changed figures are to show."),
+        "tensor_parallel": {
+            "anyOf": [_integer(1, 1024), _list(_integer(1, 1024))],
+            "description": "Tensor-parallel degrees (default: the family's).",
+        },
+        **{name: _integer(*bounds) for name, bounds in matrix.PROBE_INTEGERS.items()},
+        **{name: {"type": "boolean"} for name in matrix.PROBE_BOOLEANS},
+    }
+    return {**_table("", own, ["like", "reason"]), "minProperties": 3}
+
+
+def _switches() -> Schema:
+    value = {"type": "string", "pattern": axes.SWITCH_VALUE_PATTERN}
+    return {**_table("", dict.fromkeys(axes.SWITCH_NAMES, value)), "minProperties": 1}
+
+
+def _workload() -> Schema:
+    figures = {name: _integer(*bounds) for name, bounds in matrix.WORKLOAD_BOUNDS.items()}
+    return _table("", {"description": _text("What the load is."), **figures}, ["concurrency", "input", "output"])
+
+
+if __name__ == "__main__":
+    for made in write(Path(sys.argv[1]) if len(sys.argv) > 1 else paths.matrices_dir() / "schema"):
+        print(made)

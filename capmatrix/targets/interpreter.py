@@ -1,0 +1,38 @@
+"""``interpreter:<arch>``: no GPU; kernels run in Triton's interpreter on CPU tensors and their numbers are judged."""
+
+from __future__ import annotations
+
+from ._stack import missing
+
+#: Architectures whose FP8 formats differ: e4m3fnuz on gfx942, OCP e4m3fn on gfx950.
+_ARCHITECTURES = ("gfx942", "gfx950")
+
+
+def names() -> tuple[str, ...]:
+    """One target an architecture."""
+    return tuple(f"interpreter:{arch}" for arch in _ARCHITECTURES)
+
+
+def availability(name: str) -> tuple[bool, str]:
+    """Available wherever vLLM, torch and triton are installed."""
+    reason = missing("torch", "triton", "vllm")
+    return not reason, reason
+
+
+def environment(arch: str) -> dict[str, str]:
+    """Triton reads TRITON_INTERPRET when kernels are declared; Dynamo cannot trace interpreted ones."""
+    return {"TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1"}
+
+
+def prepare(arch: str) -> tuple[str, ...]:
+    """Extend the interpreter to bf16 and FP8; returns what was changed, in words."""
+    from triton.runtime import driver
+
+    from ..archs import get
+    from ..engine import interpreter_float, interpreter_route
+    from ..engine.virtual_driver import VirtualAmdDriver
+
+    # Kernels ask the active driver for its target while choosing their constants.
+    driver.set_active(VirtualAmdDriver(get(arch)))
+    interpreter_route.install()
+    return (f"virtual AMD driver for {arch}", interpreter_float.install())

@@ -1,0 +1,144 @@
+"""The worker: a forked child of the preloaded server that runs cells, one after the other, until the pool hangs up."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+
+from .. import codec, rungs
+from ..cell import Cell, Environment, Phase, Record, Verdict
+from . import failure, processes
+from .protocol import Begin, ConnectionLost, Event, Hello, Reader, Result, Run, ToWorker, Welcome, send
+
+#: Exit codes of a worker that cannot go on for reasons of its own.
+EXIT_CONNECTION = 70
+
+#: Descriptors from here on are out of the way of cells that close or write to low numbers.
+_HIGH = 500
+
+Emit = Callable[[str, dict[str, Any]], None]
+
+
+class Session(Protocol):
+    """What an engine's ``open_session`` returns."""
+
+    environment: Environment
+
+    def run(self, cell: Cell, emit: Emit) -> Record:
+        """Runs one cell; emits ``phase`` with ``{"phase": ..., "detail": kernel}`` whenever the phase changes."""
+
+
+def work(connection: socket.socket, hello: Hello, output: int, session: Session) -> NoReturn:
+    """Serves cells on ``connection``. Runs in a fresh fork and ends the process.
+
+    Args:
+        output: write end of the pipe that takes stdout and stderr.
+    """
+    code = EXIT_CONNECTION
+    try:
+        os.setsid()
+        connection = _settle(connection, hello, output)
+        code = _serve(connection, session)
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else 0 if exit.code is None else 1
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            sys.stderr.write(f"the worker failed: {type(error).__name__}: {error}\n")
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code & 0xFF)
+
+
+def _settle(connection: socket.socket, hello: Hello, output: int) -> socket.socket:
+    """Descriptors, signals, environment and limits of a worker; the connection under its high number."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(null)
+    os.close(output)
+    high = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    connection.close()
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable(file=2)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    os.environ.update(hello.env)
+    tempfile.tempdir = None
+    processes.limit(hello.memory_bytes, hello.file_bytes)
+    return socket.socket(fileno=high)
+
+
+def _serve(connection: socket.socket, session: Session) -> int:
+    reader = Reader(connection, ToWorker)
+    me, keeper = processes.myself(), processes.identify(os.getppid())
+    if keeper is None:
+        return EXIT_CONNECTION
+    try:
+        send(connection, Welcome(me, keeper, session.environment))
+        while True:
+            message = reader.read()
+            if isinstance(message, Run):
+                _run(connection, session, message, me.pid)
+    except ConnectionLost:
+        return 0  # the pool is done with this worker
+
+
+def _run(connection: socket.socket, session: Session, message: Run, pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, failure.mark(message.number))
+    send(connection, Begin(message.number, time.monotonic()))
+    phase = Phase.SELECT
+
+    def emit(name: str, data: dict[str, Any]) -> None:
+        nonlocal phase
+        if name == "phase":
+            with contextlib.suppress(ValueError):
+                phase = Phase(str(data.get("phase")))
+        send(connection, Event(name, data, time.monotonic()))
+
+    try:
+        record = session.run(message.cell, emit)
+    except SystemExit:
+        raise  # a death like any other: what asked for it is not in a state to go on
+    except BaseException as error:
+        record = _error(message.cell, session.environment, phase, error)
+    if os.getpid() != pid:
+        os._exit(0)  # a fork that the cell made and let run on
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    send(connection, Result(message.number, msgspec.Raw(codec.encode(record))))
+
+
+def _error(cell: Cell, environment: Environment, phase: Phase, error: BaseException) -> Record:
+    what = failure.of_exception(error)
+    first = what.message.splitlines()[0] if what.message else ""
+    return Record(
+        cell_id=codec.cell_id(cell),
+        cell=cell,
+        verdict=Verdict.ERROR,
+        rung=rungs.reachable(cell.target),
+        phase=phase,
+        environment=environment.id,
+        reasons=(f"{what.type}: {first}" if first else what.type,),
+        failure=what,
+    )

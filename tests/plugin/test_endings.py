@@ -1,0 +1,170 @@
+"""Runs that end early: resuming, Ctrl-C once and twice, processes killed from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from plugin_project import PATIENCE, Project, eventually
+
+from capmatrix.cell import Verdict
+from capmatrix.store import read
+
+XDIST = pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
+
+
+def cells(*backends: str, batch: str = "decode") -> set[str]:
+    return {
+        f"offline:gfx942-{b}-b{n}-auto-minimax-m3-eagle3-tp4-heads16.16-h128-bf16-{batch}" for b in backends for n in (16, 128)
+    }
+
+
+def hang(project: Project, *more: str) -> object:
+    """A run that has done two cells and hangs in the rest."""
+    file = project.matrix("TRITON_ATTN", "ULTRAQUANT", "ROCM_SEGMENTED_ATTN")
+    process = project.start(file, "--run-file", "run.jsonl", *more)
+    eventually(lambda: any("ULTRAQUANT" in cell for cell in project.ran()))
+    eventually(lambda: sum("TRITON_ATTN" in cell for cell in project.ran()) == 2 and len(recorded(project)) >= 2)
+    return process
+
+
+def recorded(project: Project) -> set[str]:
+    path = project.path / "run.jsonl"
+    return {r.cell_id for r in read(path).records} if path.exists() else set()
+
+
+def finish(project: Project) -> pytest.RunResult:
+    """Resume the hung run; its hanging cells now time out."""
+    return project.run("matrices/small.toml", "--resume", "--run-file", "run.jsonl", "--limit-run", "0.5")
+
+
+@XDIST
+def test_resume_does_exactly_the_rest(project: Project, more: tuple[str, ...]) -> None:
+    file = project.matrix("TRITON_ATTN", "ROCM_ATTN", batches=("decode", "verify"))
+    project.run(file, "--run-file", "run.jsonl", "-k", "TRITON_ATTN or b128", *more)
+    first = project.ran()
+    assert len(first) == 6
+    result = project.run(file, "--run-file", "run.jsonl", "--resume", *more)
+    assert sorted(project.ran()[6:]) == sorted(
+        f"offline:gfx942-ROCM_ATTN-b16-auto-minimax-m3-eagle3-tp4-heads16.16-h128-bf16-{b}" for b in ("decode", "verify.q3")
+    )
+    # The session still speaks of the whole run: what failed before fails it.
+    result.assert_outcomes(passed=6, failed=2)
+    assert result.ret == 1
+    run = read(project.path / "run.jsonl", lenient=False)
+    assert len(run.records) == 8 and run.started == []
+    third = project.run(file, "--run-file", "run.jsonl", "--resume", *more)
+    third.assert_outcomes(passed=6, failed=2)
+    assert len(project.ran()) == 8
+    assert "starting" not in third.stdout.str()
+
+
+def test_resume_finds_the_newest_run_with_its_options(project: Project) -> None:
+    file = project.matrix("TRITON_ATTN", "ROCM_ATTN", more='[preset.p]\ndescription = "part"\nbackend = ["TRITON_ATTN"]\n')
+    project.run(file, "--preset", "p", "-k", "b16", target="offline:gfx950")
+    result = project.run(file, "--resume", target=None)
+    result.assert_outcomes(passed=2)
+    assert [c.partition("-")[0] for c in project.ran()] == ["offline:gfx950"] * 2
+    assert len(project.run_files()) == 1
+
+
+@XDIST
+def test_ctrl_c_ends_in_good_order(project: Project, more: tuple[str, ...]) -> None:
+    process = hang(project, *more)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "KeyboardInterrupt" in out and "INTERNALERROR" not in out
+    assert "--resume --run-file" in out
+    before = recorded(project)
+    assert before >= cells("TRITON_ATTN") and not before & cells("ULTRAQUANT")
+    assert read(project.path / "run.jsonl", lenient=False).summary is None
+    done = len(project.ran())
+    result = finish(project)
+    assert result.ret == 1
+    assert set(project.ran()[done:]) == (cells("TRITON_ATTN", "ULTRAQUANT", "ROCM_SEGMENTED_ATTN") - before)
+    run = read(project.path / "run.jsonl", lenient=False)
+    assert {r.cell_id for r in run.records} == cells("TRITON_ATTN", "ULTRAQUANT", "ROCM_SEGMENTED_ATTN")
+    again = [r for r in run.records if r.verdict is Verdict.TIMEOUT]
+    assert {r.cell_id for r in again} == cells("ULTRAQUANT") and max(r.attempt for r in again) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_controller_alone(project: Project, number: signal.Signals) -> None:
+    process = hang(project, "-n", "2")
+    os.kill(process.pid, number)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2 and "INTERNALERROR" not in out
+    assert recorded(project) >= cells("TRITON_ATTN")
+
+
+@XDIST
+def test_ctrl_c_twice_leaves_at_once(project: Project, more: tuple[str, ...]) -> None:
+    process = hang(project, *more)
+    # The servers are stopped, so that ending them in good order takes its time: the second Ctrl-C comes before.
+    for pid in project.processes():
+        if pid != process.pid and os.getsid(pid) == pid:
+            os.kill(pid, signal.SIGSTOP)
+    stopped = [pid for pid in project.processes() if pid != process.pid and os.getsid(pid) == pid]
+    os.killpg(process.pid, signal.SIGINT)
+    eventually(lambda: "KeyboardInterrupt" in process.stdout.readline())
+    os.kill(process.pid, signal.SIGINT)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT) if os.path.exists(f"/proc/{pid}") else None
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode in (130, 2)
+    assert recorded(project) >= cells("TRITON_ATTN")
+    eventually(lambda: not project.processes())
+    assert finish(project).ret == 1
+    assert recorded(project) == cells("TRITON_ATTN", "ULTRAQUANT", "ROCM_SEGMENTED_ATTN")
+
+
+@XDIST
+def test_pytest_killed(project: Project, more: tuple[str, ...]) -> None:
+    process = hang(project, *more)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)
+    eventually(lambda: not project.processes())
+    for folder in project.session_dirs():  # nobody was left to remove it
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    assert finish(project).ret == 1
+    assert recorded(project) == cells("TRITON_ATTN", "ULTRAQUANT", "ROCM_SEGMENTED_ATTN")
+
+
+def test_a_killed_node_loses_nothing_but_its_cell(project: Project) -> None:
+    file = project.matrix("TRITON_ATTN", "ULTRAQUANT", "ROCM_ATTN", batches=("decode",))
+    process = project.start(file, "--run-file", "run.jsonl", "-n", "1", "--limit-run", "4")
+    eventually(lambda: any("ULTRAQUANT" in cell for cell in project.ran()))
+    nodes = [pid for pid in project.processes() if pid != process.pid and os.getsid(pid) == process.pid]
+    assert len(nodes) == 1
+    os.kill(nodes[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=PATIENCE)
+    run = read(project.path / "run.jsonl", lenient=False)
+    assert {r.cell_id for r in run.records} == cells("TRITON_ATTN", "ULTRAQUANT", "ROCM_ATTN"), out
+    assert [r.attempt for r in run.records if r.verdict is Verdict.TIMEOUT] == [2, 1]
+    assert process.returncode == 1
+
+
+def test_two_runs_on_one_file(project: Project) -> None:
+    process = hang(project)
+    result = project.run("matrices/small.toml", "--resume", "--run-file", "run.jsonl")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *another run is writing this file*"])
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+
+
+def test_a_truncated_last_line_is_no_obstacle(project: Project) -> None:
+    file = project.matrix("TRITON_ATTN")
+    project.run(file, "--run-file", "run.jsonl")
+    path = project.path / "run.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if b'"kind":"record"' in line)
+    path.write_bytes(b"".join(lines[:last]) + lines[last][:100])
+    result = project.run(file, "--run-file", "run.jsonl", "--resume")
+    result.assert_outcomes(passed=2)
+    assert len(project.ran()) == 3
+    result.stdout.fnmatch_lines(["*run.jsonl: line *not a line of JSON*"])
