@@ -116,7 +116,7 @@ def load(directory: str | Path) -> dict[str, Family]:
     """The families of ``directory`` by key, in the order of their names. Raises InputError for any mistake."""
     directory = Path(directory)
     try:
-        files = sorted(path for path in directory.iterdir() if path.suffix == ".toml")
+        files = sorted((path for path in directory.iterdir() if path.suffix == ".toml"), key=lambda path: path.stem)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"drafter families cannot be read: {reason}", file=directory) from None

@@ -319,6 +319,7 @@ def _cells(
                 lengths=lengths,
                 force=force,
                 kernel_block=kernel_block,
+                forced_block=family.forced_block_size,
                 switches=switches,
             )
 

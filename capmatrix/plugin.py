@@ -16,11 +16,11 @@ _MARK = "capmatrix_engine"
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Add the options, where matrices are asked for; pytest parses the command line after this."""
     from .pytest_plugin.arguments import command_line, mentions_matrix
 
-    if mentions_matrix(command_line(early_config), early_config.invocation_params.dir):
+    if mentions_matrix(command_line(early_config, args), early_config.invocation_params.dir):
         from .pytest_plugin.options import add_options
 
         add_options(parser)

@@ -17,25 +17,35 @@ _KINDS = ("run", "environment", "started", "record", "end")
 
 
 class RunLine(msgspec.Struct, tag_field="kind", tag="run"):
+    """The header: first line of a run and of each resumption."""
+
     header: dict[str, Any]
     version: int = RECORD_VERSION
 
 
 class EnvironmentLine(msgspec.Struct, tag_field="kind", tag="environment"):
+    """What records name by id."""
+
     environment: Environment
 
 
 class StartedLine(msgspec.Struct, tag_field="kind", tag="started"):
+    """A cell is about to be launched; ``at`` is UTC, ISO 8601."""
+
     cell_id: str
     attempt: int = 1
     at: str = ""
 
 
 class RecordLine(msgspec.Struct, tag_field="kind", tag="record"):
+    """A cell's outcome."""
+
     record: Record
 
 
 class EndLine(msgspec.Struct, tag_field="kind", tag="end"):
+    """The run is complete."""
+
     summary: dict[str, Any] = {}
 
 
@@ -80,7 +90,8 @@ def _explain(line: bytes, error: Exception, path: object, number: int) -> str:
         peek = _peek_decoder.decode(line)
     except _UNREADABLE:
         return f"not a run file's line: {error}"
-    _check_version(max(peek.version, peek.record.version), path, number)
+    for version in (peek.version, peek.record.version):
+        _check_version(version, path, number)
     if peek.kind not in _KINDS:
         return f"unknown kind {short(peek.kind, 40)}; known: {', '.join(_KINDS)}"
     return f"not a valid {peek.kind}: {error}"

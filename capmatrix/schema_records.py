@@ -28,13 +28,16 @@ def schema() -> dict[str, Any]:
         text = definition.get("description")
         if text:
             definition["description"] = " ".join(text.replace("``", "").split())
-    return {
+    found = {
         "$schema": _DIALECT,
         "title": f"A line of a capmatrix run file, record version {RECORD_VERSION}",
         "description": "One JSON object a line; see docs/records.md. Readers ignore keys they do not know.",
         **line,
         "$defs": {name: definitions[name] for name in sorted(definitions)},
     }
+    # As a reader of the published file has it: lists, where the types have tuples.
+    decoded: dict[str, Any] = json.loads(json.dumps(found))
+    return decoded
 
 
 def render() -> str:

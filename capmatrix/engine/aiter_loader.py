@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from . import aiter_natives, aiter_source
+from . import aiter_natives, aiter_source, aiter_support
 from .aiter_package import AiterFinder
 from .aiter_source import Source
 from .virtual_arch import arch_of_this_process
@@ -42,15 +42,17 @@ def load(path: str) -> tuple[str, ...]:
 def describe() -> dict[str, Any]:
     """``version``, ``commit``, ``source`` (``wheel``, ``checkout`` or empty) and ``path`` of the AITER in use.
 
-    ``version`` and ``commit`` are ``unknown`` where nothing states them, and empty without an AITER.
+    ``version`` and ``commit`` are ``unknown`` where nothing states them, and empty without an AITER;
+    ``missing`` names what vLLM asks of AITER and this one lacks (``aiter_support.FEATURES``).
     """
     if _source is None:
-        return {"version": "", "commit": "", "source": "", "path": ""}
+        return {"version": "", "commit": "", "source": "", "path": "", "missing": ()}
     return {
         "version": _source.version or "unknown",
         "commit": _source.commit or "unknown",
         "source": _source.kind,
         "path": str(_source.package.parent),
+        "missing": aiter_support.missing_features(_source.package),
     }
 
 
@@ -64,4 +66,12 @@ def _load_without_rocm(source: Source) -> tuple[str, ...]:
     importlib.import_module("aiter")
     logging.getLogger("aiter").setLevel(os.environ["AITER_LOG_LEVEL"])
     changed = f"{source.label}: C++, CK and assembly operators are stand-ins, architecture queries answer {arch.name}"
-    return (changed, *(f"AITER's `{statement}` fails here: {reason}" for statement, reason in finder.problems))
+    return (changed, *_failed_parts(finder.problems))
+
+
+def _failed_parts(problems: list[tuple[str, str]]) -> list[str]:
+    """One line a reason: ``not importable here, ModuleNotFoundError: ...: ops.x, ops.y``."""
+    by_reason: dict[str, list[str]] = {}
+    for module, reason in problems:
+        by_reason.setdefault(reason, []).append(module)
+    return [f"AITER parts not importable here ({reason}): {', '.join(parts)}" for reason, parts in by_reason.items()]

@@ -24,6 +24,9 @@ from . import native_ops, route
 #: Parameters of AITER's attention operators that receive the attention's result.
 OUTPUTS = ("out", "out_", "output", "o", "O", "final_output", "Out")
 
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -118,23 +121,32 @@ def direct_register_custom_op(op_name: str, op_func: Callable[..., Any], mutates
 
 
 def interface(file: Path) -> dict[str, Callable[..., Any]]:
-    """Stand-ins for the public functions of a module under ``csrc/cpp_itfs``, by the parameters it states."""
+    """Stand-ins for the public functions of a module that leads to compiled code, by the parameters it states."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
-    return {node.name: _stand_in(node.name, _signature(node), None) for node in functions}
+    found = {node.name: _stand_in(node.name, _signature(node), None) for node in functions}
+    for node in tree.body:
+        # name = other_name
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in found:
+            found.update({t.id: found[node.value.id] for t in node.targets if isinstance(t, ast.Name)})
+    return found
 
 
 def _signature(node: ast.FunctionDef) -> inspect.Signature:
     positional = node.args.posonlyargs + node.args.args
     required = len(positional) - len(node.args.defaults)
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature(
-        [
-            # A default's value is of no interest to what computes nothing.
-            inspect.Parameter(a.arg, kind, default=None if i >= required else inspect.Parameter.empty)
-            for i, a in enumerate(positional)
-        ]
-    )
+    parameters = [
+        # A default's value is of no interest to what computes nothing.
+        inspect.Parameter(a.arg, _POSITIONAL, default=None if i >= required else inspect.Parameter.empty)
+        for i, a in enumerate(positional)
+    ]
+    for a, default in zip(node.args.kwonlyargs, node.args.kw_defaults):
+        parameters.append(
+            inspect.Parameter(a.arg, _KEYWORD, default=inspect.Parameter.empty if default is None else None)
+        )
+    if node.args.kwarg is not None:
+        parameters.append(inspect.Parameter(node.args.kwarg.arg, inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(parameters)
 
 
 _header: Path | None = None

@@ -3,7 +3,8 @@
 AITER's ``__init__`` imports everything, builds C++ and asks ``rocminfo``; one failure would take its
 Triton kernels away with it. Here its import statements run one by one, those that fail are noted,
 and the modules that need ROCm are replaced: the builder (``jit.core``), what tells the architecture
-(``jit.utils.chip_info``, AITER's own code over another ``rocminfo``) and the C++ interfaces.
+(``jit.utils.chip_info``, AITER's own code over another ``rocminfo``), the C++ interfaces (``csrc.cpp_itfs``)
+and, where FlyDSL is not installed, the kernels written in it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 from ..archs import Arch
 from . import aiter_natives, shims
-from .aiter_source import DISTRIBUTIONS, Source, distribution_version
+from .aiter_source import DISTRIBUTIONS, Source, pep440
 
 #: PCI device id of an MI300X (pci.ids, 1002:74a1); AITER tells it from an MI308 by this.
 _MI300X = 0x74A1
@@ -36,7 +37,7 @@ class AiterFinder(importlib.abc.MetaPathFinder):
     def __init__(self, source: Source, arch: Arch) -> None:
         self.source = source
         self.arch = arch
-        #: Import statements of AITER's ``__init__`` that failed: (statement, reason).
+        #: Modules whose import by AITER's ``__init__`` failed, and why.
         self.problems: list[tuple[str, str]] = []
         self.replaced: dict[str, Callable[[ModuleType], None]] = {
             "aiter.jit.core": self._jit_core,
@@ -44,6 +45,10 @@ class AiterFinder(importlib.abc.MetaPathFinder):
             "aiter.jit.utils.chip_info": self._chip_info,
             "csrc.cpp_itfs.torch_utils": _torch_utils,
         }
+        #: Packages whose modules only lead to compiled code, and where they are.
+        self.interfaces = {"csrc.cpp_itfs": source.sources / "csrc" / "cpp_itfs"}
+        if importlib.util.find_spec("flydsl") is None:
+            self.interfaces["aiter.ops.flydsl.kernels"] = source.package / "ops" / "flydsl" / "kernels"
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -53,17 +58,18 @@ class AiterFinder(importlib.abc.MetaPathFinder):
             return importlib.machinery.ModuleSpec(fullname, _Filled(self.replaced[fullname]))
         if fullname == "aiter":
             return self._package(fullname, self.source.package, _OneByOne(self.source.package, self.problems))
-        if fullname in ("csrc", "csrc.cpp_itfs"):
-            return self._package(fullname, self.source.sources.joinpath(*fullname.split(".")), None)
-        if fullname.startswith("csrc.cpp_itfs."):
-            return self._interface(fullname)
+        if fullname == "csrc":
+            return self._package(fullname, self.source.sources / "csrc", None)
+        for name, place in self.interfaces.items():
+            if fullname == name or fullname.startswith(name + "."):
+                return self._interface(fullname, place.joinpath(*fullname[len(name) + 1 :].split(".")))
         return None
 
     def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
         """Metadata of the chosen AITER, ahead of any other that is installed."""
         name = getattr(context, "name", None)
         if name is None or name.replace("_", "-").lower() in DISTRIBUTIONS:
-            yield _Metadata(distribution_version(self.source))
+            yield _Metadata(pep440(self.source.version))
 
     @staticmethod
     def _package(
@@ -77,8 +83,7 @@ class AiterFinder(importlib.abc.MetaPathFinder):
         spec.has_location = origin is not None
         return spec
 
-    def _interface(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
-        place = self.source.sources.joinpath(*fullname.split("."))
+    def _interface(self, fullname: str, place: Path) -> importlib.machinery.ModuleSpec | None:
         if place.is_dir():
             return self._package(fullname, place, None)
         file = place.with_suffix(".py")
@@ -157,8 +162,8 @@ class _OneByOne(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run it."""
-        vars(module)[_Apart.NOTE] = lambda statement, error: self.problems.append(
-            (statement, f"{type(error).__name__}: {error}".splitlines()[0])
+        vars(module)[_Apart.NOTE] = lambda part, error: self.problems.append(
+            (part, f"{type(error).__name__}: {error}".splitlines()[0])
         )
         super().exec_module(module)
 
@@ -180,7 +185,8 @@ class _Apart(ast.NodeTransformer):
         """``from .x import *`` becomes ``try: from .x import * / except Exception as e: note(...)``."""
         if not node.level:
             return node
-        call = ast.parse(f"{self.NOTE}({ast.unparse(node)!r}, error)").body
+        parts = node.module or ", ".join(alias.name for alias in node.names)
+        call = ast.parse(f"{self.NOTE}({parts!r}, error)").body
         handler = ast.ExceptHandler(ast.Name("Exception", ast.Load()), "error", call)
         return ast.copy_location(ast.Try([node], [handler], [], []), node)
 

@@ -136,14 +136,14 @@ def _stated_commit(root: Path) -> str:
     return ""
 
 
-def distribution_version(source: Source) -> str:
-    """The version as package metadata would state it (PEP 440), ``0+unknown`` where nothing does.
+def pep440(version: str) -> str:
+    """A version as package metadata states it; ``0+unknown`` where it is empty.
 
-    A checkout 46 commits after 0.1.20 is ``0.1.20.post46+g<commit>``: later than 0.1.20, and no release.
+    ``git describe``'s 0.1.20-46-g<commit> is ``0.1.20.post46+g<commit>``: later than 0.1.20, and no release.
     """
-    described = re.match(r"^(?P<tag>.+)-(?P<distance>\d+)-(?P<commit>g[0-9a-f]+)$", source.version)
+    described = re.match(r"^(?P<tag>.+)-(?P<distance>\d+)-(?P<commit>g[0-9a-f]+)$", version)
     if described is None:
-        return source.version or "0+unknown"
+        return version or "0+unknown"
     tag, distance, commit = described.group("tag", "distance", "commit")
     post = re.match(r"^(.*\.post)(\d+)$", tag)
     if post:

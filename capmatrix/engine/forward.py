@@ -51,6 +51,7 @@ def run(
         set_forward_context(metadata, setup.config, num_tokens=padded, slot_mapping=by_layer),
         uninitialised_as_nan(),
         _query_as_given(setup.layer) as given,
+        _writer_apart(setup.layer),
     ):
         output = setup.layer(q.flatten(1), k.flatten(1), v.flatten(1))
     output = output.view(padded, -1, setup.layer.head_size)
@@ -121,6 +122,28 @@ def uninitialised_as_nan() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = before[1]
+
+
+@contextlib.contextmanager
+def _writer_apart(layer: Any) -> Iterator[None]:
+    """Label what the layer's own cache writer launches, so that the route tells it from the attention."""
+    write = getattr(layer.impl, "do_kv_cache_update", None)
+    if write is None:
+        yield
+        return
+
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        route.set_phase("cache-write")
+        try:
+            return write(*args, **kwargs)
+        finally:
+            route.set_phase("forward")
+
+    layer.impl.do_kv_cache_update = labelled
+    try:
+        yield
+    finally:
+        del layer.impl.do_kv_cache_update
 
 
 @contextlib.contextmanager

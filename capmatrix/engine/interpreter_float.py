@@ -38,14 +38,23 @@ VERSION = 1
 
 KNOWN_TRITON = ("3.6", "3.7")
 
-_REQUIRED = (
-    "TensorHandle InterpreterBuilder ReduceOps GridExecutor InterpretedFunction _LangPatchScope _patch_lang "
-    "_patch_lang_core _get_np_dtype interpreter_builder _interpreter"
-).split()
-_REQUIRED_OPS = (
-    "binary_op ternary_op cast_impl create_fp_to_fp create_bitcast create_fma create_fabs create_dot create_clampf "
-    "create_masked_load create_masked_store create_atomic_rmw create_minnumf create_maxnumf create_idiv"
-).split()
+_REQUIRED = {
+    "TensorHandle": (),
+    "InterpreterBuilder": (
+        *("binary_op", "cast_impl", "create_fp_to_fp", "create_fma", "create_fabs", "create_dot", "create_clampf"),
+        *("create_minnumf", "create_maxnumf", "create_load", "create_masked_load", "create_store"),
+        *("create_masked_store", "create_atomic_rmw"),
+    ),
+    "ReduceScanOpInterface": ("to_tensor",),
+    "ReduceOps": ("sum", "apply_impl"),
+    "GridExecutor": ("__call__", "_restore_args_dev"),
+    "interpreter_builder": ("options",),
+    "interpreter_semantic": ("broadcast_impl_value",),
+    "_interpreter": ("load", "store"),
+    "_get_np_dtype": (),
+    "_patch_lang": (),
+    "_patch_lang_core": (),
+}
 _FP8_ARITHMETIC = {np.add, np.subtract, np.multiply, np.divide, np.fmod, np.minimum, np.maximum, np.fmin, np.fmax}
 
 
@@ -87,8 +96,12 @@ def _interpreter_module(version: str) -> Any:
         message = f"Triton {version} has no interpreter that can be extended ({error}); {known}"
         raise InterpreterUnsupported(message) from error
     module: ModuleType = interpreter
-    missing = [name for name in _REQUIRED if not hasattr(module, name)]
-    missing += [name for name in _REQUIRED_OPS if not hasattr(getattr(module, "InterpreterBuilder", None), name)]
+    missing = [
+        f"{name}.{attribute}" if attribute else name
+        for name, attributes in _REQUIRED.items()
+        for attribute in (None, *attributes)
+        if not hasattr(module, name) or (attribute and not hasattr(getattr(module, name), attribute))
+    ]
     if missing or not version.startswith(tuple(f"{v}." for v in KNOWN_TRITON)):
         lacks = f" (missing: {', '.join(missing)})" if missing else ""
         raise InterpreterUnsupported(
@@ -181,9 +194,6 @@ def _install_arithmetic(interpreter: Any, tl: Any) -> None:
             return plain_binary(self, lhs, rhs, op)
         return handle(out, lhs.dtype.scalar)
 
-    def divide(self: Any, lhs: Any, rhs: Any) -> Any:
-        return self.binary_op(lhs, rhs, np.divide)
-
     def min_num(self: Any, lhs: Any, rhs: Any) -> Any:
         return self.binary_op(lhs, rhs, np.fmin)
 
@@ -218,39 +228,11 @@ def _install_arithmetic(interpreter: Any, tl: Any) -> None:
         return handle(product.astype(accumulator.dtype, copy=False), d.dtype.scalar)
 
     builder.binary_op = binary_op
-    builder.create_fdiv = builder.create_precise_divf = divide
     builder.create_minnumf, builder.create_maxnumf = min_num, max_num
     builder.create_clampf = clamp
     builder.create_fabs = absolute
     builder.create_fma = fma
     builder.create_dot = dot
-    _install_atomics(interpreter)
-
-
-def _install_atomics(interpreter: Any) -> None:
-    """Atomic addition in fp16 and bf16: element after element, in the order of the tensor, rounded after each."""
-    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
-    plain_rmw = builder.create_atomic_rmw
-    fadd = interpreter._ir.ATOMIC_OP.FADD
-
-    def atomic_rmw(self: Any, rmw_op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        dtype = val.data.dtype
-        if dtype not in (codes.BFLOAT16, np.dtype(np.float16)) or rmw_op != fadd:
-            return plain_rmw(self, rmw_op, ptr, val, mask, sem, scope)
-        native = interpreter._interpreter
-        old = np.zeros(val.data.shape, dtype)
-        active = np.broadcast_to(mask.data, val.data.shape)
-        pointers = np.broadcast_to(ptr.data, val.data.shape)
-        one = np.ones(1, dtype=bool)
-        for index in np.ndindex(val.data.shape):
-            if active[index]:
-                where = np.array([pointers[index]], dtype=np.uint64)
-                before = native.load(where, one, np.zeros(1, dtype), dtype)
-                native.store(where, before + val.data[index], one)
-                old[index] = before[0]
-        return handle(old, val.dtype.scalar)
-
-    builder.create_atomic_rmw = atomic_rmw
 
 
 def _install_reductions(interpreter: Any, tl: Any) -> None:
@@ -260,17 +242,12 @@ def _install_reductions(interpreter: Any, tl: Any) -> None:
 
     def tree_sum(self: Any, input: Any) -> Any:
         data = input.handle.data
-        if data.dtype not in (codes.BFLOAT16, np.dtype(np.float16)):
+        if data.dtype not in codes.SMALL and data.dtype not in (codes.BFLOAT16, np.float16):
             return plain_sum(self, input)
         axis = self.axis
-        folded = np.moveaxis(data, axis, 0) if axis is not None else data.reshape(-1)
-        while folded.shape[0] > 1:
-            half = folded.shape[0] // 2
-            pairs = folded[:half] + folded[half : 2 * half]
-            folded = np.concatenate([pairs, folded[2 * half :]]) if folded.shape[0] % 2 else pairs
-        total = folded[0]
+        total = _tree_sum(np.moveaxis(data, axis, 0) if axis is not None else data.reshape(-1))
         if self.keep_dims:
-            total = np.expand_dims(total, axis) if axis is not None else total.reshape((1,) * data.ndim)
+            total = np.expand_dims(total, axis if axis is not None else tuple(range(data.ndim)))
         return self.to_tensor(total, input.dtype)
 
     def apply_impl(self: Any, input: Any) -> Any:
@@ -295,3 +272,16 @@ def _install_reductions(interpreter: Any, tl: Any) -> None:
     ops.sum = tree_sum
     ops.apply_impl = apply_impl
     interpreter.ReduceScanOpInterface.to_tensor = to_tensor
+
+
+def _tree_sum(values: codes.Array) -> codes.Array:
+    """Sum over the first axis, halving it: each addition in fp32, rounded to the type of ``values``."""
+    dtype = values.dtype
+    while values.shape[0] > 1:
+        half, odd = divmod(values.shape[0], 2)
+        pairs = codes.convert(values[:half], np.dtype(np.float32)) + codes.convert(
+            values[half : 2 * half], np.dtype(np.float32)
+        )
+        rounded = codes.convert(pairs, dtype)
+        values = np.concatenate([rounded, values[2 * half :]]) if odd else rounded
+    return values[0]

@@ -162,7 +162,7 @@ def _keep_shapes(tl: Any, scope: Any) -> None:
             self.shape, self.numel, self.name = known
         self.capmatrix_shape = key[0]
 
-    def tensor_init(self: Any, handle: Any, type: Any) -> None:  # noqa: A002 - Triton's own keyword
+    def tensor_init(self: Any, handle: Any, type: Any) -> None:
         key = getattr(type, "capmatrix_shape", None) if type.is_block() else ()
         known = tensors.get(key)
         if known is None:

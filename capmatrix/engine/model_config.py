@@ -67,6 +67,33 @@ def model_dir(geometry: Geometry, dtype: str, max_model_len: int) -> str:
     return str(path)
 
 
+@functools.cache
+def drafter_dir(geometry: Geometry, dtype: str, max_model_len: int) -> str:
+    """A directory with the config.json of an EAGLE3 drafter of this geometry."""
+    config = config_json(geometry, dtype, max_model_len) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": 256,
+    }
+    path = Path(tempfile.mkdtemp(dir=_root()))
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+def speculative_config(cell: Cell, max_model_len: int) -> dict[str, Any] | None:
+    """What the cell's drafter adds to the configuration; builders read the tokens of a verify from it.
+
+    EAGLE methods are given a drafter of the cell's geometry. Other methods need no model to say how many
+    tokens are verified: ``ngram`` says it.
+    """
+    k = cell.num_speculative_tokens
+    if cell.method == "none" or k == 0:
+        return None
+    if cell.method in ("eagle", "eagle3") and cell.geometry.mla is None:
+        model = drafter_dir(cell.geometry, cell.dtype, max_model_len)
+        return {"method": "eagle3", "model": model, "num_speculative_tokens": k}
+    return {"method": "ngram", "num_speculative_tokens": k, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+
+
 def vllm_config(cell: Cell) -> Any:
     """vLLM's ``VllmConfig`` for the cell, through its own ``EngineArgs``. Raises what vLLM raises."""
     from vllm.engine.arg_utils import EngineArgs
@@ -84,6 +111,7 @@ def vllm_config(cell: Cell) -> Any:
         max_num_seqs=256,
         max_num_batched_tokens=longest,
         enforce_eager=cell.execution == "eager",
+        speculative_config=speculative_config(cell, longest),
     ).create_engine_config()
     if not cell.geometry.causal:
         config.attention_config.use_non_causal = True

@@ -122,6 +122,21 @@ def _paged_attention(
         claim(out[row])
 
 
+def _merge_attn_states(
+    out: Any, out_lse: Any, a: Any, a_lse: Any, b: Any, b_lse: Any, tokens: Any = None, scale: Any = None
+) -> None:
+    """Two partial attentions (tokens, heads, size) with log-sum-exps (heads, tokens) into one."""
+    route.launched("_C.merge_attn_states", "stand_in")
+    top = torch.maximum(a_lse, b_lse)
+    weight_a, weight_b = torch.exp(a_lse - top), torch.exp(b_lse - top)
+    total = weight_a + weight_b
+    share = (weight_a / total).transpose(0, 1)[..., None]
+    merged = a.float() * share + b.float() * (1 - share)
+    out.copy_(merged if scale is None else merged / scale)
+    if out_lse is not None:
+        out_lse.copy_(torch.log(total) + top)
+
+
 def _static_scaled_fp8_quant(result: Any, input: Any, scale: Any, group_shape: Any = None) -> None:
     route.launched("_C.static_scaled_fp8_quant", "stand_in")
     result.copy_(quantise(input, scale, result.dtype))
@@ -161,21 +176,36 @@ _OPERATORS: dict[str, list[tuple[str, Any]]] = {
             "static_scaled_fp8_quant(Tensor(a!) result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()",
             _static_scaled_fp8_quant,
         ),
+        (
+            "merge_attn_states(Tensor(a!) output, Tensor(b!)? output_lse, Tensor prefix_output, Tensor prefix_lse, "
+            "Tensor suffix_output, Tensor suffix_lse, int? prefill_tokens_with_context=None, "
+            "Tensor? output_scale=None) -> ()",
+            _merge_attn_states,
+        ),
     ],
 }
 
 
 def register() -> None:
-    """Define the operators that this build lacks; those that it has are left alone."""
+    """Answer for the operators that this build lacks; those that it has are left alone.
+
+    A CPU build also declares some without arguments, only so that vLLM can be imported: Python callers
+    get the stand-in in their place.
+    """
     for namespace, operators in _OPERATORS.items():
         library = torch.library.Library(namespace, "FRAGMENT")
         _libraries.append(library)
         for schema, implementation in operators:
             name = schema.partition("(")[0]
-            if not _has(namespace, name):
+            declared = _declared_arguments(namespace, name)
+            if declared is None:
                 library.define(schema)
                 library.impl(name, implementation, "CPU")
+            elif declared == 0:
+                setattr(getattr(torch.ops, namespace), name, implementation)
 
 
-def _has(namespace: str, name: str) -> bool:
-    return torch._C._dispatch_has_kernel(f"{namespace}::{name}")
+def _declared_arguments(namespace: str, name: str) -> int | None:
+    """How many arguments the operator is declared with, or None when it is not declared."""
+    schemas = [s for s in torch._C._jit_get_all_schemas() if s.name == f"{namespace}::{name}"]
+    return len(schemas[0].arguments) if schemas else None

@@ -1,12 +1,18 @@
-"""Import what most cells use once, in the server, so that forked workers start with it."""
+"""Import and try once, in the server, what every cell needs, so that forked workers start warm."""
 
 from __future__ import annotations
 
 import contextlib
 
+from vllm.model_executor.models.registry import ModelRegistry
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+from ..cell import Cell, Geometry, Role
 from ..vocabulary import ROCM_BACKENDS
+
+#: Model classes that ``model_config`` names. vLLM inspects a class in a subprocess (10 to 25 s) unless it is
+#: registered as a class; nothing here can touch a GPU, so importing it in this process is safe.
+_MODELS = ("LlamaForCausalLM", "LlamaForCausalLMEagle3", "DeepseekV2ForCausalLM")
 
 
 def backends() -> None:
@@ -15,3 +21,30 @@ def backends() -> None:
         with contextlib.suppress(Exception):
             AttentionBackendEnum[name].get_class()
     from . import claims, forward, judge, setup  # noqa: F401
+
+
+def models() -> None:
+    """Register the model classes of cells and configure one, which fills vLLM's caches."""
+    from . import model_config
+
+    for name in _MODELS:
+        with contextlib.suppress(Exception):
+            ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
+    # What fails here fails again, and is recorded, in a cell.
+    with contextlib.suppress(Exception):
+        model_config.vllm_config(
+            Cell(
+                target="",
+                backend="TRITON_ATTN",
+                block_size=16,
+                kv_cache_dtype="auto",
+                drafter="",
+                tp=1,
+                role=Role.DRAFTER,
+                method="eagle3",
+                geometry=Geometry(4, 4, 64),
+                num_speculative_tokens=1,
+                batch="decode",
+                lengths="short",
+            )
+        )

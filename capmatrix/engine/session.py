@@ -41,6 +41,7 @@ class Session:
         self._emit: Emit = lambda kind, data: None
         compile_watch.install(self._compiling, self._compiled)
         preload.backends()
+        preload.models()
 
     def run(self, cell: Cell, emit: Emit) -> Record:
         """One cell's record; whatever vLLM, Triton or AITER raises becomes its verdict."""

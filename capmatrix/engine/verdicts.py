@@ -37,7 +37,7 @@ def compiled(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     placement = inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks)
     values = inputs.random_values(batch, cell.geometry, getattr(torch, cell.dtype))
     outcome = forward.run(setup, batch, placement, values, enter)
-    return _native(outcome, findings) or Verdict.PASS
+    return _unverified(outcome, findings) or Verdict.PASS
 
 
 def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], enter: Enter) -> Verdict:
@@ -64,9 +64,9 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     _run(cell, setup, batch, placement, needles, "stale", "needles", checks, enter)
     bad = [c for c in checks if c.ok is False]
     if bad:
-        findings["reasons"] = tuple(_sentence(c) for c in bad)
+        findings["reasons"] = tuple(dict.fromkeys(_sentence(c) for c in bad))
         return Verdict.WRONG
-    unverified = _native(outcome, findings)
+    unverified = _unverified(outcome, findings)
     if unverified:
         return unverified
     if not any(c.ok for c in checks if c.part in ("forward", "needles")):
@@ -112,18 +112,27 @@ def _reported(check: Check) -> Check:
 
 
 def _sentence(check: Check) -> str:
+    if check.part in ("write", "guard"):
+        return f"{check.part}: {check.detail}"
     where = f"{check.part} with {check.cache} unused slots"
     if check.unwritten_count:
         return f"{where}: {check.unwritten_count} rows not written or all NaN; {check.detail}"
     return f"{where}: {check.detail}"
 
 
-def _native(outcome: forward.Outcome, findings: dict[str, Any]) -> Verdict | None:
+def _unverified(outcome: forward.Outcome, findings: dict[str, Any]) -> Verdict | None:
+    """Unverified where what wrote the rows is not what would write them on the GPU; says why."""
     rows, of = int(outcome.native_rows.sum()), outcome.output.shape[0]
-    if not rows:
+    attention = [k for k in route.so_far() if k.phase == "forward"]
+    if rows:
+        names = ", ".join(route.natives())
+        findings["reasons"] = (f"unverified: native: {names} wrote {rows} of {of} rows; it has no code on this target",)
+    elif not any(k.kind == "triton" for k in attention):
+        findings["reasons"] = (
+            "unverified: torch: PyTorch computed the attention on the CPU; no kernel of it exists on this target",
+        )
+    else:
         return None
-    names = ", ".join(route.natives())
-    findings["reasons"] = (f"unverified: native: {names} wrote {rows} of {of} rows; it has no code on this target",)
     return Verdict.UNVERIFIED
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,22 @@ _AXES_TABLE = re.compile(rb"^\s*(\[\s*axes\s*\]|axes\s*[.=])", re.MULTILINE)
 _BACKEND_KEY = re.compile(rb"^\s*(axes\s*\.\s*)?[\"']?backend[\"']?\s*=|[{,]\s*backend\s*=", re.MULTILINE)
 
 
-def command_line(config: Any) -> list[str]:
+#: This plugin's options that take a value, which a parser that does not know them yet takes for a path.
+_VALUED = frozenset(
+    f"--{name}"
+    for name in (
+        "target preset force run-file aiter triton-cache limit-compile limit-run capmatrix-engine".split()
+    )
+)
+
+
+def command_line(config: Any, words: Sequence[str]) -> list[str]:
     """The paths of a command line, before pytest itself has decided on them: arguments, ``testpaths`` or the directory.
 
-    ``config`` is a ``pytest.Config`` whose known arguments are parsed.
+    ``config`` is a ``pytest.Config`` whose known arguments are parsed; ``words`` all that it was called with.
     """
-    given = list(config.known_args_namespace.file_or_dir or ())
+    values = {value for option, value in zip(words, words[1:], strict=False) if option in _VALUED}
+    given = [path for path in config.known_args_namespace.file_or_dir or () if path not in values]
     if given:
         return given
     if config.invocation_params.dir == config.rootpath:

@@ -118,6 +118,8 @@ def _cell(record: Record, width: int) -> list[str]:
     out += _row("batch", text.one_line(f"{c.batch}, {c.lengths} lengths, k={c.num_speculative_tokens}"), width)
     out += _row("KV cache", text.one_line(f"dtype {c.kv_cache_dtype}, block {c.block_size}, {c.scales} scales"), width)
     out += _row("execution", text.one_line(f"{text.dtype(c.dtype)}, {c.execution}, runner {c.runner}"), width)
+    if c.forced_block is not None:
+        out += _row("family's block", f"{c.forced_block} tokens, forced by the target model on the group", width)
     if c.force is not Force.NONE:
         block = f" {c.kernel_block}" if c.kernel_block is not None else ""
         out += _row("forced", f"{c.force.value}{block}", width)

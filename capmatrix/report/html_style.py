@@ -6,7 +6,7 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --bg: #ffffff; --fg: #1b1f24; --soft: #59636e; --line: #d5dae0; --panel: #f5f7f9; --head: #eceff3;
-  --pass: #1a7f37; --pass-bg: #e3f5e6; --wrong: #b3122b; --wrong-bg: #fde3e5; --crash: #8f0f4a; --crash-bg: #fbe0ee;
+  --pass: #17752f; --pass-bg: #e3f5e6; --wrong: #b3122b; --wrong-bg: #fde3e5; --crash: #8f0f4a; --crash-bg: #fbe0ee;
   --error: #b54708; --error-bg: #fdeadb; --timeout: #7a3fb5; --timeout-bg: #f0e5fb; --rejected: #2459a6;
   --rejected-bg: #e2ecfa; --unavailable: #59636e; --unavailable-bg: #eceff2; --unverified: #7a5c00;
   --unverified-bg: #fbf1cc; --notrun: #7a838d;
@@ -83,6 +83,7 @@ svg text { font: 12px system-ui, "Segoe UI", Roboto, sans-serif; fill: var(--fg)
 svg .n { font-weight: 600; text-anchor: middle; } svg .end { text-anchor: end; }
 .legend { display: grid; grid-template-columns: max-content 1fr; gap: .3rem .9rem; margin: .5rem 0; }
 .legend dd { margin: 0; }
+.env { width: 100%; }
 .env td, .env th { border-bottom: 1px solid var(--line); font-size: .92em; overflow-wrap: anywhere; }
 footer { color: var(--soft); font-size: .88em; margin: 2rem 0 2.5rem; }
 @media print { .wrap { max-height: none; overflow: visible; } .matrix thead th, .matrix tbody th { position: static; } }

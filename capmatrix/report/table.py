@@ -249,7 +249,7 @@ def _entry(records: list[Record], expected: list[str], notes: _Notes) -> Entry:
 
     order = summary.RAN + summary.DID_NOT_RUN
     findings = sorted(found.findings, key=lambda f: order.index(f.record.verdict))
-    note(f.record for f in findings if f.record.verdict is not Verdict.PASS or (f.record.reasons and f.record.flags))
+    note(f.record for f in findings if _notable(f.record))
     note((r for f in findings for r in f.conflicts), conflict=True)
     have = {f.batch for f in found.findings}
     blocks = {f.record.kernel_block for f in found.findings if f.ran}
@@ -262,6 +262,12 @@ def _entry(records: list[Record], expected: list[str], notes: _Notes) -> Entry:
         kernel_block=None if kernel_block == records[0].cell.block_size else kernel_block,
         missing=tuple(b for b in expected if b not in have),
     )
+
+
+def _notable(record: Record) -> bool:
+    """Whether a record needs a line of its own: a pass only where it is marked, or contradicts its declaration."""
+    marked = bool(record.reasons) and any(f in text.MARKS for f in record.flags)
+    return record.verdict is not Verdict.PASS or marked or summary.under_advertised(record)
 
 
 def _reason(record: Record) -> str:

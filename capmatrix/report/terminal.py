@@ -158,7 +158,7 @@ def _block(
     geometry: bool,
 ) -> list[str]:
     heading = "".join(_GAP + text.pad(_heading(c), drawn.widths[c]) for c in block)
-    out = [" " * label_width + paint(heading, "1")]
+    out = [" " * label_width + paint(heading.rstrip(), "1")]
     for group, rows in table.groups.items():
         name = f"{text.one_line(group.drafter, 60)}, TP {group.tp}"
         about = f"{name}: {table.geometry[group]}" if geometry and table.geometry[group] else name

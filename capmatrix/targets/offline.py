@@ -18,8 +18,8 @@ def availability(name: str) -> tuple[bool, str]:
 
 
 def environment(arch: str) -> dict[str, str]:
-    """Nothing beyond what every virtual target sets."""
-    return {}
+    """Without Dynamo: Inductor would compile PyTorch's own operators for the CPU, which says nothing."""
+    return {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def prepare(arch: str) -> tuple[str, ...]:

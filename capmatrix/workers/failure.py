@@ -52,11 +52,12 @@ def of_exception(error: BaseException, limit: int = 12) -> Failure:
 def of_output(text: str) -> tuple[str, str, tuple[str, ...]]:
     """From a dead worker's output: its telling line, the deepest frame in vllm, aiter or triton, all frames.
 
-    Frames are those that faulthandler printed for the first thread, deepest last.
+    Frames are those that faulthandler printed for the current thread, deepest last.
     """
     reason = next((m.group(0).strip()[:300] for pattern in _TELLING if (m := pattern.search(text))), "")
-    stack = text[text.rfind("most recent call first") :] if "most recent call first" in text else ""
-    stack = stack.split("\n\n")[0]
+    # faulthandler lists every thread; the one that died, or was asked, is the current one.
+    at = max(text.rfind("Current thread"), text.rfind("Stack (most recent call first)"))
+    stack = text[at:].partition("\n\n")[0] if at >= 0 else ""
     frames = [(name, int(line), function) for name, line, function in _FAULTHANDLER_LINE.findall(stack)]
     inside = [f for f in frames if _IN_PACKAGE.search(f[0])]
     deepest = _frame(*inside[0]) if inside else ""

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     os.close(options.ready)
     _supervise(server, owner, wake)
     processes.kill_children()
+    shutil.rmtree(options.scratch, ignore_errors=True)
     os._exit(0)
 
 
@@ -71,6 +73,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--socket", required=True, help="where to listen")
     add("--owner", required=True, help="PID:START of the process not to outlive")
     add("--ready", required=True, type=int, help="descriptor that takes one line of status")
+    add("--scratch", required=True, help="folder for temporary files, removed at the end")
     add("--idle", default=300.0, type=float, help="seconds without workers after which to end")
     return parser.parse_args(argv)
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import hashlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
 import sysconfig
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -181,16 +184,19 @@ class Server:
             self._file("sock").unlink()
         ready, ready_in = os.pipe()
         tag = uuid.uuid4().hex
+        scratch = self._file("tmp")
+        scratch.mkdir(mode=0o700, exist_ok=True)
         owner = owner_of(self.folder)
         argv = [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), "-m", "capmatrix.workers.server"]
         argv += ["--engine", self.engine, "--target", self.target, "--ready", "3", "--idle", str(self.limits.idle_s)]
         argv += ["--switches", self.switches.decode(), "--options", self.options.decode()]
         argv += ["--socket", str(self._file("sock")), "--owner", f"{owner.pid}:{owner.start}"]
+        argv += ["--scratch", str(scratch)]
         log = os.open(self._file("log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             actions = [(os.POSIX_SPAWN_DUP2, a, b) for a, b in ((null, 0), (log, 1), (log, 2), (ready_in, 3))]
-            pid = os.posix_spawn(sys.executable, argv, _environment(tag), file_actions=actions)
+            pid = os.posix_spawn(sys.executable, argv, _environment(tag, scratch), file_actions=actions)
         except OSError as error:
             os.close(ready)
             raise ServerError(f"cannot start a worker server: {error}") from None
@@ -252,6 +258,7 @@ class Server:
                 os.waitpid(process.pid, os.WNOHANG)  # where it is this process's own child
         if state.tag:
             processes.sweep(TAG, state.tag)
+        shutil.rmtree(self._file("tmp"), ignore_errors=True)
 
 
 def stop(folder: str | os.PathLike[str]) -> None:
@@ -263,9 +270,12 @@ def stop(folder: str | os.PathLike[str]) -> None:
         server.stop()
 
 
-def _environment(tag: str) -> dict[str, str]:
-    """This process's environment with the server's tag and a way to this very package."""
-    env = {**os.environ, TAG: tag}
+def _environment(tag: str, scratch: Path) -> dict[str, str]:
+    """This process's environment with the server's tag, its folder for temporary files, a way to this very package."""
+    env = {**os.environ, TAG: tag, "TMPDIR": str(scratch)}
+    # A cache that is meant to last, although torch keeps it among temporary files.
+    inductor = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(inductor))
     root = str(Path(__file__).resolve().parents[2])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         env["PYTHONPATH"] = os.pathsep.join([p for p in (env.get("PYTHONPATH"), root) if p])

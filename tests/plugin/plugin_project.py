@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from capmatrix.cli import _plugin_name
 from capmatrix.store import Run, read
 
 ROOT = Path(__file__).resolve().parents[2]
+
+#: What pytest is told to load.
+PLUGINS = ("-p", "xdist", "-p", "capmatrix.plugin")
 
 #: Seconds after which something that should have happened has not; far more than it takes.
 PATIENCE = 60.0
@@ -51,6 +53,8 @@ class Project:
         monkeypatch.setenv("TINY_LOG", str(self.log_path))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(Path(__file__).parent)]))
         monkeypatch.setenv("COLUMNS", "200")
+        # Other plugins of the environment have no part in this, and take seconds to import.
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         for name in ("PYTEST_ADDOPTS", "CAPMATRIX_AITER", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_TESTRUNUID"):
             monkeypatch.delenv(name, raising=False)
 
@@ -75,7 +79,7 @@ class Project:
 
     def arguments(self, *words: str, target: str | None = "offline:gfx942") -> list[str]:
         where = [] if target is None else ["--target", target]
-        return ["-p", _plugin_name(), *words, *where, "--capmatrix-engine", "tiny_engine:open_session"]
+        return [*PLUGINS, *words, *where, "--capmatrix-engine", "tiny_engine:open_session"]
 
     def run(self, *words: str, target: str | None = "offline:gfx942") -> pytest.RunResult:
         """pytest with the plugin and the tiny engine, in a process of its own."""

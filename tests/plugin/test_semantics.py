@@ -42,7 +42,11 @@ def test_nan_unsafe_passes_with_a_warning(project: Project) -> None:
 
 
 def test_a_failure_is_compact_and_says_what_to_do(project: Project) -> None:
-    file = project.matrix("ROCM_SEGMENTED_ATTN", blocks=(128,), more='[preset.p]\ndescription = "part"\nbackend = ["ROCM_SEGMENTED_ATTN"]\n')
+    file = project.matrix(
+        "ROCM_SEGMENTED_ATTN",
+        blocks=(128,),
+        more='[preset.p]\ndescription = "part"\nbackend = ["ROCM_SEGMENTED_ATTN"]\n',
+    )
     result = project.run(file, "--preset", "p")
     cell = "offline:gfx942-ROCM_SEGMENTED_ATTN-b128-auto-minimax-m3-eagle3-tp4-heads16.16-h128-bf16-decode"
     run = project.run_files()[0].relative_to(project.path)
@@ -113,7 +117,9 @@ def test_an_engine_that_does_not_open_is_infrastructure(project: Project) -> Non
 def test_the_run_ends_with_table_and_paths(project: Project) -> None:
     result = project.run(project.matrix("TRITON_ATTN", "ROCM_ATTN"))
     (path,) = project.run_files()
-    result.stdout.fnmatch_lines(["*support table*", "*ROCM_ATTN*", f"run file: {path}", f"Markdown: {path.with_suffix('.md')}"])
+    result.stdout.fnmatch_lines(
+        ["*support table*", "*ROCM_ATTN*", f"run file: {path}", f"Markdown: {path.with_suffix('.md')}"]
+    )
     assert "ROCM_ATTN" in path.with_suffix(".md").read_text()
 
 
@@ -140,7 +146,9 @@ def test_the_run_file(project: Project) -> None:
     assert set(run.environments) == {"tiny-offline:gfx942"} == {r.environment for r in run.records}
     assert run.summary is not None
     assert run.summary["verdicts"] == {"pass": 3, "wrong": 1} and run.summary["exit"] == 1
-    kinds = [line.partition(b'"kind":"')[2].partition(b'"')[0] for line in project.run_files()[0].read_bytes().splitlines()]
+    kinds = [
+        line.partition(b'"kind":"')[2].partition(b'"')[0] for line in project.run_files()[0].read_bytes().splitlines()
+    ]
     assert kinds[:4] == [b"run", b"started", b"environment", b"record"] and kinds[-1] == b"end"
 
 

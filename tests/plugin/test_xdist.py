@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugin_project import Project
+from plugin_project import PLUGINS, Project
 
 
 def test_every_cell_once(project: Project) -> None:
@@ -32,9 +32,7 @@ def test_auto_asks_for_slots(project: Project) -> None:
 
 def test_auto_is_xdists_own_without_matrices(project: Project) -> None:
     project.pytester.makepyfile("def test_it(): pass")
-    from capmatrix.cli import _plugin_name
-
-    result = project.pytester.runpytest_subprocess("-p", _plugin_name(), "-n", "auto", "--maxprocesses", "2")
+    result = project.pytester.runpytest_subprocess(*PLUGINS, "-n", "auto", "--maxprocesses", "2")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["2 workers [[]1 item[]]"])
 

@@ -25,7 +25,9 @@ def log(line: str) -> None:
 
 class Session:
     def __init__(self, target: str, switches: dict[str, str]) -> None:
-        self.environment = Environment(id=f"tiny-{target}", target=target, versions={"vllm": "0.32.0"}, switches=switches)
+        self.environment = Environment(
+            id=f"tiny-{target}", target=target, versions={"vllm": "0.32.0"}, switches=switches
+        )
 
     def run(self, cell: Cell, emit: Callable[[str, dict[str, Any]], None]) -> Record:
         log(f"run {os.getpid()} {codec.cell_id(cell)}")

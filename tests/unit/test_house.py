@@ -17,7 +17,8 @@ MAX_LINES = 450
 #: Spelt in parts, so that this file keeps its own rules.
 _REGISTRY = re.compile(r"pypi\." + r"org|python" + r"hosted|download\.py" + r"torch|npm" + r"js\.", re.IGNORECASE)
 _FOREIGN_PATH = re.compile(r"(?<![\w.])/" + r"(work|root)/")
-_UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|NotImplemented" + r"Error")
+_UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise NotImplemented" + r"Error")
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SKIPPED_FOLDERS = {"build", "dist", "runs", "node_modules", "__pycache__"}
 
 
@@ -59,11 +60,12 @@ def undocumented(source: str) -> list[str]:
 
     def visit(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-                if not ast.get_docstring(node):
-                    found.append(f"{prefix}{node.name}")
-                if isinstance(node, ast.ClassDef):
-                    visit(node.body, f"{prefix}{node.name}.")
+            if not isinstance(node, _DEFINITIONS) or node.name.startswith("_"):
+                continue
+            if not ast.get_docstring(node):
+                found.append(f"{prefix}{node.name}")
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, f"{prefix}{node.name}.")
 
     visit(tree.body, "")
     return found

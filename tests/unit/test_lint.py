@@ -12,20 +12,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str) -> str:
-    """What ``python -m <arguments>`` prints in the repository; empty when it exits with 0."""
+def check(*arguments: str) -> None:
+    """Fail with what ``python -m <arguments>`` prints in the repository, unless it exits with 0."""
     env = {**os.environ, "NO_COLOR": "1", "MYPYPATH": ""}
     command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
-    return done.stdout + done.stderr if done.returncode else ""
+    done = subprocess.run(command, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        pytest.fail(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}", pytrace=False)
 
 
 def test_ruff() -> None:
     pytest.importorskip("ruff", reason="ruff is not installed")
-    assert run("ruff", "check", "--quiet", "--output-format", "concise", ".") == ""
+    check("ruff", "check", "--quiet", "--output-format", "concise", ".")
 
 
 @pytest.mark.slow
 def test_mypy() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
-    assert run("mypy", "--no-error-summary") == ""
+    check("mypy", "--no-error-summary")

@@ -8,14 +8,13 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matrix_files import GOOD, line_of, write, write_families
 
 from capmatrix import matrix, tomlcheck, vocabulary
 from capmatrix.drafters import DEFAULT_DIR
 from capmatrix.drafters import load as load_families
 from capmatrix.errors import InputError
 from capmatrix.grid import Matrix, Workload
-
-from matrix_files import GOOD, line_of, write, write_families
 
 
 @pytest.fixture
@@ -113,28 +112,54 @@ class Mistake(NamedTuple):
 APPEND = "[workload.seed]"
 
 MISTAKES = {
-    "unknown backend": Mistake('"TRITON_ATTN"]', '"TRITON_ATN"]', "TRITON_ATN", "axes.backend[1]", "unknown value", "TRITON_ATTN"),
-    "backend in lower case": Mistake('["ROCM_ATTN",', '["rocm_attn",', "rocm_attn", "axes.backend[0]", "unknown", "ROCM_ATTN"),
+    "unknown backend": Mistake(
+        '"TRITON_ATTN"]', '"TRITON_ATN"]', "TRITON_ATN", "axes.backend[1]", "unknown value", "TRITON_ATTN"
+    ),
+    "backend in lower case": Mistake(
+        '["ROCM_ATTN",', '["rocm_attn",', "rocm_attn", "axes.backend[0]", "unknown", "ROCM_ATTN"
+    ),
     "backend is a number": Mistake('["ROCM_ATTN",', "[3,", "[3,", "axes.backend[0]", "must be a string"),
-    "backend is a list in a list": Mistake('["ROCM_ATTN",', '[["ROCM_ATTN"],', "[[", "axes.backend[0]", "must be a string"),
+    "backend is a list in a list": Mistake(
+        '["ROCM_ATTN",', '[["ROCM_ATTN"],', "[[", "axes.backend[0]", "must be a string"
+    ),
     "no backend": Mistake('["ROCM_ATTN", "TRITON_ATTN"]', "[]", "backend = []", "axes.backend", "no value"),
     "backend twice": Mistake('"TRITON_ATTN"]', '"ROCM_ATTN"]', '"ROCM_ATTN"]', "axes.backend[1]", "twice"),
-    "backend is left out": Mistake('backend = ["ROCM_ATTN", "TRITON_ATTN"]\n', "", "[axes]", "axes.backend", "is missing"),
+    "backend is left out": Mistake(
+        'backend = ["ROCM_ATTN", "TRITON_ATTN"]\n', "", "[axes]", "axes.backend", "is missing"
+    ),
     "block size 0": Mistake("[16, 128]", "[0, 128]", "[0,", "axes.block_size[0]", "out of range"),
     "block size too large": Mistake("[16, 128]", "[16, 65537]", "65537", "axes.block_size[1]", "out of range"),
     "block size beyond 64 bits": Mistake("[16, 128]", f"[16, {10**30}]", "10000", "axes.block_size[1]", ""),
     "block size is a string": Mistake("[16, 128]", '["16", 128]', '["16"', "axes.block_size[0]", "must be an integer"),
     "block size is true": Mistake("[16, 128]", "[true, 128]", "[true", "axes.block_size[0]", "must be an integer"),
     "block size is a float": Mistake("[16, 128]", "[16.0, 128]", "[16.0", "axes.block_size[0]", "must be an integer"),
-    "block size is a star": Mistake("block_size = [16, 128]", 'block_size = "*"', '"*"', "axes.block_size", "must be an integer"),
+    "block size is a star": Mistake(
+        "block_size = [16, 128]", 'block_size = "*"', '"*"', "axes.block_size", "must be an integer"
+    ),
     "block size twice": Mistake("[16, 128]", "[16,\n  128,\n  16]", "  16]", "axes.block_size[2]", "twice"),
-    "block size is a table": Mistake("block_size = [16, 128]", "block_size = { from = 16 }", "block_size = {", "axes.block_size", "must be an integer"),
-    "unknown KV dtype": Mistake('["auto", "fp8"]', '["auto", "fp8_e4m"]', "fp8_e4m", "axes.kv_cache_dtype[1]", "unknown", "fp8_e4m3"),
+    "block size is a table": Mistake(
+        "block_size = [16, 128]",
+        "block_size = { from = 16 }",
+        "block_size = {",
+        "axes.block_size",
+        "must be an integer",
+    ),
+    "unknown KV dtype": Mistake(
+        '["auto", "fp8"]', '["auto", "fp8_e4m"]', "fp8_e4m", "axes.kv_cache_dtype[1]", "unknown", "fp8_e4m3"
+    ),
     "unknown drafter": Mistake('"gqa", "probe', '"gqaa", "probe', "gqaa", "axes.drafter[1]", "unknown value", "gqa"),
-    "unknown probe": Mistake('"probe-small"]', '"probe-smal"]', '"probe-smal"]', "axes.drafter[2]", "unknown", "probe-small"),
-    "unknown batch": Mistake('["decode", "verify"]', '["decode", "verfy"]', "verfy", "axes.batch[1]", "unknown value", "verify"),
-    "unknown axis": Mistake("block_size = [16, 128]", "blocksize = [16, 128]", "blocksize", "axes.blocksize", "unknown key", "block_size"),
-    "a property is no axis": Mistake('batch = ["decode", "verify"]', 'role = "drafter"', "role =", "axes.role", "unknown key"),
+    "unknown probe": Mistake(
+        '"probe-small"]', '"probe-smal"]', '"probe-smal"]', "axes.drafter[2]", "unknown", "probe-small"
+    ),
+    "unknown batch": Mistake(
+        '["decode", "verify"]', '["decode", "verfy"]', "verfy", "axes.batch[1]", "unknown value", "verify"
+    ),
+    "unknown axis": Mistake(
+        "block_size = [16, 128]", "blocksize = [16, 128]", "blocksize", "axes.blocksize", "unknown key", "block_size"
+    ),
+    "a property is no axis": Mistake(
+        'batch = ["decode", "verify"]', 'role = "drafter"', "role =", "axes.role", "unknown key"
+    ),
     "tp of 0": Mistake("tp = 4", "tp = 0", "tp = 0", "preset.seed.tp", "out of range"),
     "tp that does not divide": Mistake("tp = 4", "tp = 5", "tp = 5", "preset.seed.tp", "do not split"),
     "tp in words": Mistake("tp = 4", 'tp = "famly"', "famly", "preset.seed.tp", "unknown value", "family"),
@@ -142,64 +167,202 @@ MISTAKES = {
     "unknown execution": Mistake("tp = 4", 'execution = "eagr"', "eagr", "preset.seed.execution", "unknown", "eager"),
     "unknown runner": Mistake("tp = 4", 'runner = "v3"', "v3", "preset.seed.runner", "unknown value"),
     "unknown scales": Mistake("tp = 4", 'scales = "nonunit"', "nonunit", "preset.seed.scales", "unknown", "non_unit"),
-    "negative k": Mistake("tp = 4", "num_speculative_tokens = -1", "= -1", "preset.seed.num_speculative_tokens", "out of"),
-    "unknown switch set": Mistake('"aiter-off"]', '"aiteroff"]', "aiteroff", "axes.switches[1]", "unknown", "aiter-off"),
-    "unknown switch": Mistake("VLLM_ROCM_USE_AITER =", "VLLM_ROCM_AITER =", "VLLM_ROCM_AITER", "switches.aiter-off.VLLM_ROCM_AITER", "unknown key", "VLLM_ROCM_USE_AITER"),
-    "a switch that is none of vLLM's": Mistake("VLLM_ROCM_USE_AITER =", "LD_PRELOAD =", "LD_PRELOAD", "switches.aiter-off.LD_PRELOAD", "unknown key"),
-    "the runner is no switch": Mistake("VLLM_ROCM_USE_AITER =", "VLLM_USE_V2_MODEL_RUNNER =", "VLLM_USE_V2", "switches.aiter-off.VLLM_USE_V2_MODEL_RUNNER", "unknown key"),
-    "a switch's value is a number": Mistake('AITER = "0"', "AITER = 0", "AITER = 0", "switches.aiter-off.VLLM_ROCM_USE_AITER", "must be a string"),
-    "a switch's value has a space": Mistake('AITER = "0"', 'AITER = "0 1"', '"0 1"', "switches.aiter-off.VLLM_ROCM_USE_AITER", "not a valid"),
-    "an empty switch set": Mistake('VLLM_ROCM_USE_AITER = "0"\n', "", "[switches.aiter-off]", "switches.aiter-off", "same set"),
-    "a switch set twice": Mistake(APPEND, '[switches.b]\nVLLM_ROCM_USE_AITER = "0"\n' + APPEND, "[switches.b]", "switches.b", "same set"),
-    "the default set redefined": Mistake("[switches.aiter-off]", "[switches.default]", "[switches.default]", "switches.default", "without switches"),
-    "unknown top-level key": Mistake("max_kv_heads = 2", "max_heads = 2", "max_heads", "max_heads", "unknown key", "max_kv_heads"),
-    "unknown top-level table": Mistake("[preset.seed]\n", "[presets.seed]\n", "[presets.seed]", "presets", "unknown key", "preset"),
+    "negative k": Mistake(
+        "tp = 4", "num_speculative_tokens = -1", "= -1", "preset.seed.num_speculative_tokens", "out of"
+    ),
+    "unknown switch set": Mistake(
+        '"aiter-off"]', '"aiteroff"]', "aiteroff", "axes.switches[1]", "unknown", "aiter-off"
+    ),
+    "unknown switch": Mistake(
+        "VLLM_ROCM_USE_AITER =",
+        "VLLM_ROCM_AITER =",
+        "VLLM_ROCM_AITER",
+        "switches.aiter-off.VLLM_ROCM_AITER",
+        "unknown key",
+        "VLLM_ROCM_USE_AITER",
+    ),
+    "a switch that is none of vLLM's": Mistake(
+        "VLLM_ROCM_USE_AITER =", "LD_PRELOAD =", "LD_PRELOAD", "switches.aiter-off.LD_PRELOAD", "unknown key"
+    ),
+    "the runner is no switch": Mistake(
+        "VLLM_ROCM_USE_AITER =",
+        "VLLM_USE_V2_MODEL_RUNNER =",
+        "VLLM_USE_V2",
+        "switches.aiter-off.VLLM_USE_V2_MODEL_RUNNER",
+        "unknown key",
+    ),
+    "a switch's value is a number": Mistake(
+        'AITER = "0"', "AITER = 0", "AITER = 0", "switches.aiter-off.VLLM_ROCM_USE_AITER", "must be a string"
+    ),
+    "a switch's value has a space": Mistake(
+        'AITER = "0"', 'AITER = "0 1"', '"0 1"', "switches.aiter-off.VLLM_ROCM_USE_AITER", "not a valid"
+    ),
+    "an empty switch set": Mistake(
+        'VLLM_ROCM_USE_AITER = "0"\n', "", "[switches.aiter-off]", "switches.aiter-off", "same set"
+    ),
+    "a switch set twice": Mistake(
+        APPEND, '[switches.b]\nVLLM_ROCM_USE_AITER = "0"\n' + APPEND, "[switches.b]", "switches.b", "same set"
+    ),
+    "the default set redefined": Mistake(
+        "[switches.aiter-off]", "[switches.default]", "[switches.default]", "switches.default", "without switches"
+    ),
+    "unknown top-level key": Mistake(
+        "max_kv_heads = 2", "max_heads = 2", "max_heads", "max_heads", "unknown key", "max_kv_heads"
+    ),
+    "unknown top-level table": Mistake(
+        "[preset.seed]\n", "[presets.seed]\n", "[presets.seed]", "presets", "unknown key", "preset"
+    ),
     "axes is no table": Mistake("[axes]\n", "[[axes]]\n", "[[axes]]", "axes", "must be a table"),
-    "a preset is no table": Mistake("[preset.seed]\n", "[[preset.seed]]\n", "[[preset.seed]]", "preset.seed", "must be a table"),
+    "a preset is no table": Mistake(
+        "[preset.seed]\n", "[[preset.seed]]\n", "[[preset.seed]]", "preset.seed", "must be a table"
+    ),
     "name is no string": Mistake('name = "example"', "name = 3", "name = 3", "name", "must be a string"),
     "description is blank": Mistake('"An example."', '" "', '" "', "description", "blank"),
-    "max_kv_heads is 0": Mistake("max_kv_heads = 2", "max_kv_heads = 0", "max_kv_heads = 0", "max_kv_heads", "out of range"),
-    "preset without description": Mistake('description = "A few cells."\n', "", "[preset.seed]", "preset.seed.description", "missing"),
+    "max_kv_heads is 0": Mistake(
+        "max_kv_heads = 2", "max_kv_heads = 0", "max_kv_heads = 0", "max_kv_heads", "out of range"
+    ),
+    "preset without description": Mistake(
+        'description = "A few cells."\n', "", "[preset.seed]", "preset.seed.description", "missing"
+    ),
     "unknown key of a preset": Mistake("tp = 4", "tpp = 4", "tpp", "preset.seed.tpp", "unknown key", "tp"),
-    "unknown target": Mistake('"interpreter:gfx950"]', '"interpreter:gfx951"]', "gfx951", "preset.seed.targets[1]", "unknown", "interpreter:gfx950"),
-    "a preset's name has a space": Mistake("[preset.seed]", '[preset."my seed"]', "my seed", "preset.'my seed'", "name"),
-    "rule without a reason": Mistake('reason = "an example of a rule"\n', "", "[[exclude]]", "exclude[0].reason", "missing"),
-    "rule with a reason alone": Mistake('block_size = 544\nbackend = "ROCM_ATTN"\n', "", "[[include]]", "include[0]", "no axis"),
-    "unknown axis in a rule": Mistake("block_size = 544", "block = 544", "block = 544", "include[0].block", "unknown key", "block_size"),
-    "unknown value in a rule": Mistake('method = "dflash"', 'method = "dflas"', "dflas", "exclude[1].method", "unknown", "dflash"),
-    "a property in an include rule": Mistake("block_size = 544", "head_size = 544", "head_size = 544", "include[0].head_size", "unknown key"),
-    "family in an exclude rule": Mistake("block_size = 128\nreason", 'tp = "family"\nreason', 'tp = "family"', "exclude[0].tp", ""),
-    "a star in an exclude rule": Mistake('backend = "ROCM_ATTN"\nblock_size = 128', 'backend = "*"', 'backend = "*"', "exclude[0].backend", "unknown"),
-    "rule whose value no cell has": Mistake("block_size = 128\nreason", "block_size = 64\nreason", "block_size = 64", "exclude[0].block_size", "no cell has this value"),
-    "rule one of whose values no cell has": Mistake("block_size = 128\nreason", "block_size = [16, 64]\nreason", "[16, 64]", "exclude[0].block_size[1]", "no cell has"),
-    "rule whose property no cell has": Mistake('method = "dflash"', 'method = "mtp"', 'method = "mtp"', "exclude[1].method", "no cell has"),
-    "rule whose values no cell has together": Mistake('kv_cache_dtype = "fp8"\ntarget', 'tp = 8\nkv_cache_dtype = "fp8"\ntarget', '[[exclude]]\nmethod', "exclude[1]", "no cell has these values together"),
-    "rule that an earlier one makes idle": Mistake("[[include]]", '[[exclude]]\nbackend = "ROCM_ATTN"\nblock_size = 128\nbatch = "decode"\nreason = "again"\n\n[[include]]', '[[exclude]]\nbackend = "ROCM_ATTN"\nblock_size = 128\nbatch', "exclude[2]", "excludes them"),
-    "rule of a preset that matches nothing there": Mistake('kv_cache_dtype = "fp8"\nreason = "a rule of', 'block_size = 128\nreason = "a rule of', 'block_size = 128\nreason = "a rule of', "preset.seed.exclude[0].block_size", "no cell has"),
-    "rules that leave nothing": Mistake('[[preset.seed.include]]\nbatch = "boundary"\nkv_cache_dtype = "auto"', "[[preset.seed.exclude]]\nblock_size = 16", "[preset.seed]", "preset.seed", "no cell is left"),
-    "include that adds what is there": Mistake("block_size = 544", "block_size = 16", "[[include]]", "include", "already there"),
+    "unknown target": Mistake(
+        '"interpreter:gfx950"]',
+        '"interpreter:gfx951"]',
+        "gfx951",
+        "preset.seed.targets[1]",
+        "unknown",
+        "interpreter:gfx950",
+    ),
+    "a preset's name has a space": Mistake(
+        "[preset.seed]", '[preset."my seed"]', "my seed", "preset.'my seed'", "name"
+    ),
+    "rule without a reason": Mistake(
+        'reason = "an example of a rule"\n', "", "[[exclude]]", "exclude[0].reason", "missing"
+    ),
+    "rule with a reason alone": Mistake(
+        'block_size = 544\nbackend = "ROCM_ATTN"\n', "", "[[include]]", "include[0]", "no axis"
+    ),
+    "unknown axis in a rule": Mistake(
+        "block_size = 544", "block = 544", "block = 544", "include[0].block", "unknown key", "block_size"
+    ),
+    "unknown value in a rule": Mistake(
+        'method = "dflash"', 'method = "dflas"', "dflas", "exclude[1].method", "unknown", "dflash"
+    ),
+    "a property in an include rule": Mistake(
+        "block_size = 544", "head_size = 544", "head_size = 544", "include[0].head_size", "unknown key"
+    ),
+    "family in an exclude rule": Mistake(
+        "block_size = 128\nreason", 'tp = "family"\nreason', 'tp = "family"', "exclude[0].tp", ""
+    ),
+    "a star in an exclude rule": Mistake(
+        'backend = "ROCM_ATTN"\nblock_size = 128', 'backend = "*"', 'backend = "*"', "exclude[0].backend", "unknown"
+    ),
+    "rule whose value no cell has": Mistake(
+        "block_size = 128\nreason",
+        "block_size = 64\nreason",
+        "block_size = 64",
+        "exclude[0].block_size",
+        "no cell has this value",
+    ),
+    "rule one of whose values no cell has": Mistake(
+        "block_size = 128\nreason",
+        "block_size = [16, 64]\nreason",
+        "[16, 64]",
+        "exclude[0].block_size[1]",
+        "no cell has",
+    ),
+    "rule whose property no cell has": Mistake(
+        'method = "dflash"', 'method = "mtp"', 'method = "mtp"', "exclude[1].method", "no cell has"
+    ),
+    "rule whose values no cell has together": Mistake(
+        'kv_cache_dtype = "fp8"\ntarget',
+        'tp = 8\nkv_cache_dtype = "fp8"\ntarget',
+        "[[exclude]]\nmethod",
+        "exclude[1]",
+        "no cell has these values together",
+    ),
+    "rule that an earlier one makes idle": Mistake(
+        "[[include]]",
+        '[[exclude]]\nbackend = "ROCM_ATTN"\nblock_size = 128\nbatch = "decode"\nreason = "again"\n\n[[include]]',
+        '[[exclude]]\nbackend = "ROCM_ATTN"\nblock_size = 128\nbatch',
+        "exclude[2]",
+        "excludes them",
+    ),
+    "rule of a preset that matches nothing there": Mistake(
+        'kv_cache_dtype = "fp8"\nreason = "a rule of',
+        'block_size = 128\nreason = "a rule of',
+        'block_size = 128\nreason = "a rule of',
+        "preset.seed.exclude[0].block_size",
+        "no cell has",
+    ),
+    "rules that leave nothing": Mistake(
+        '[[preset.seed.include]]\nbatch = "boundary"\nkv_cache_dtype = "auto"',
+        "[[preset.seed.exclude]]\nblock_size = 16",
+        "[preset.seed]",
+        "preset.seed",
+        "no cell is left",
+    ),
+    "include that adds what is there": Mistake(
+        "block_size = 544", "block_size = 16", "[[include]]", "include", "already there"
+    ),
     "include is one table": Mistake("[[include]]", "[include]", "[include]", "include", "array of tables"),
-    "an exclude rule of a preset is a string": Mistake("tp = 4", 'tp = 4\ninclude = "x"', 'include = "x"', "", ""),
+    "include of a preset is one table": Mistake(
+        "[[preset.seed.include]]",
+        "[preset.seed.include]",
+        "[preset.seed.include]",
+        "preset.seed.include",
+        "array of tables",
+    ),
     "workload without an input": Mistake("input = 8192\n", "", "[workload.seed]", "workload.seed.input", "missing"),
-    "unknown key of a workload": Mistake("concurrency = 256", "concurency = 256", "concurency", "workload.seed.concurency", "unknown key", "concurrency"),
-    "workload figure is negative": Mistake("input = 8192", "input = -1", "input = -1", "workload.seed.input", "out of range"),
-    "workload figure is a string": Mistake("input = 8192", 'input = "8k"', '"8k"', "workload.seed.input", "must be an integer"),
+    "unknown key of a workload": Mistake(
+        "concurrency = 256", "concurency = 256", "concurency", "workload.seed.concurency", "unknown key", "concurrency"
+    ),
+    "workload figure is negative": Mistake(
+        "input = 8192", "input = -1", "input = -1", "workload.seed.input", "out of range"
+    ),
+    "workload figure is a string": Mistake(
+        "input = 8192", 'input = "8k"', '"8k"', "workload.seed.input", "must be an integer"
+    ),
     "probe like nothing": Mistake('like = "gqa"', 'like = "gqq"', "gqq", "probe.small.like", "unknown value", "gqa"),
     "probe without like": Mistake('like = "gqa"\n', "", "[probe.small]", "probe.small.like", "missing"),
-    "probe without a reason": Mistake('reason = "a small head"\n', "", "[probe.small]", "probe.small.reason", "missing"),
-    "probe that changes nothing": Mistake("head_size = 32\nnum_heads = 8\nnum_kv_heads = 4\n", "", "[probe.small]", "probe.small", "changes nothing"),
-    "probe whose heads do not divide": Mistake("num_heads = 8", "num_heads = 9", "num_kv_heads = 4", "probe.small.num_kv_heads", "does not divide"),
-    "probe with latent widths for plain attention": Mistake("head_size = 32", "kv_lora_rank = 512", "kv_lora_rank", "probe.small.kv_lora_rank", "no latent attention"),
-    "probe with an unknown figure": Mistake("head_size = 32", "headsize = 32", "headsize", "probe.small.headsize", "unknown key", "head_size"),
+    "probe without a reason": Mistake(
+        'reason = "a small head"\n', "", "[probe.small]", "probe.small.reason", "missing"
+    ),
+    "probe that changes nothing": Mistake(
+        "head_size = 32\nnum_heads = 8\nnum_kv_heads = 4\n", "", "[probe.small]", "probe.small", "changes nothing"
+    ),
+    "probe whose heads do not divide": Mistake(
+        "num_heads = 8", "num_heads = 9", "num_kv_heads = 4", "probe.small.num_kv_heads", "does not divide"
+    ),
+    "probe with latent widths for plain attention": Mistake(
+        "head_size = 32", "kv_lora_rank = 512", "kv_lora_rank", "probe.small.kv_lora_rank", "no latent attention"
+    ),
+    "probe with an unknown figure": Mistake(
+        "head_size = 32", "headsize = 32", "headsize", "probe.small.headsize", "unknown key", "head_size"
+    ),
     "a key twice": Mistake("tp = 4", "tp = 4\ntp = 8", "tp = 8", "preset.seed.tp", "twice"),
-    "a table twice": Mistake(APPEND, "[switches.aiter-off]\n" + APPEND, "[switches.aiter-off]\n[work", "switches.aiter-off", "twice"),
+    "a table twice": Mistake(
+        APPEND, "[switches.aiter-off]\n" + APPEND, "[switches.aiter-off]\n[work", "switches.aiter-off", "twice"
+    ),
     "an unclosed string": Mistake('name = "example"', 'name = "example', 'name = "example', "", "not valid TOML"),
     "an unclosed list": Mistake("[16, 128]", "[16, 128", "", "", "not valid TOML"),
     "no value": Mistake("tp = 4", "tp =", "tp =", "", "not valid TOML"),
     "an escape that is none": Mistake('"An example."', r'"\q"', r"\q", "", "not valid TOML"),
-    "too many cells": Mistake("block_size = [16, 128]", f"block_size = {list(range(1, 4097))}\nnum_speculative_tokens = {list(range(32))}\ndtype = \"*\"", "[axes]", "axes", "too many cells"),
-    "too many values": Mistake("block_size = [16, 128]", f"block_size = {list(range(1, 4200))}", "block_size = [1,", "axes.block_size", "more than"),
-}  # fmt: skip
+    "too many cells": Mistake(
+        "block_size = [16, 128]",
+        f'block_size = {list(range(1, 4097))}\nnum_speculative_tokens = {list(range(32))}\ndtype = "*"',
+        "[axes]",
+        "axes",
+        "too many cells",
+    ),
+    "too many values": Mistake(
+        "block_size = [16, 128]",
+        f"block_size = {list(range(1, 4200))}",
+        "block_size = [1,",
+        "axes.block_size",
+        "more than",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -262,7 +425,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_mistake_in_a_family_names_the_familys_file(tmp_path: Path) -> None:
     path = write(tmp_path)
     family = tmp_path / "drafters" / "mha.toml"
-    family.write_text(family.read_text(encoding="utf-8").replace("head_size = 128", 'head_size = "big"'), encoding="utf-8")
+    family.write_text(
+        family.read_text(encoding="utf-8").replace("head_size = 128", 'head_size = "big"'), encoding="utf-8"
+    )
     with pytest.raises(InputError) as caught:
         matrix.load(path)
     assert (caught.value.file, caught.value.key) == (str(family), "head_size")
@@ -280,12 +445,16 @@ _scalars = st.one_of(
     st.integers(-(2**70), 2**70),
     st.booleans(),
     st.floats(),
-    st.sampled_from(["ROCM_ATTN", "fp8", "mha", "probe-small", "family", "role", "*", "", "decode", "offline", "default"]),
+    st.sampled_from(
+        ["ROCM_ATTN", "fp8", "mha", "probe-small", "family", "role", "*", "", "decode", "offline", "default"]
+    ),
     st.text(max_size=8),
 )
 _values = st.recursive(
     _scalars,
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(matrix.PRESET_KEYS), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(matrix.PRESET_KEYS), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -339,7 +508,9 @@ def test_no_damage_escapes_as_another_error(tmp_path: Path, data: st.DataObject)
         elif kind == "drop":
             del raw[at : at + data.draw(st.integers(1, 60))]
         elif kind == "put":
-            raw[at:at] = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([b"[[", b"]", b'"""', b"=", b"\n[axes]\n", b"."])))
+            raw[at:at] = data.draw(
+                st.one_of(st.binary(max_size=6), st.sampled_from([b"[[", b"]", b'"""', b"=", b"\n[axes]\n", b"."]))
+            )
         else:
             raw[at:at] = raw[: data.draw(st.integers(0, 200))]
         if not raw:

@@ -161,10 +161,12 @@ def test_a_wheel_carries_the_matrices(tmp_path: Path) -> None:
     assert not [name for name in held if name.startswith(("tests/", "matrices/"))]
 
     # Run from the wheel alone, away from the checkout.
-    code = "from capmatrix import paths; print(paths.matrices_dir()); print(len(list(paths.drafters_dir().glob('*.toml'))))"
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); from capmatrix import paths; print(paths.matrices_dir()); "
+    code += "print(len(list(paths.drafters_dir().glob('*.toml'))))"
     asked = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); {code}"],
+        [sys.executable, "-c", code],
         cwd=tmp_path,
         env={"PATH": ""},
         check=True,
@@ -172,5 +174,5 @@ def test_a_wheel_carries_the_matrices(tmp_path: Path) -> None:
         text=True,
     )
     folder, count = asked.stdout.split()
-    assert folder == str(tmp_path / "site" / "capmatrix" / "_matrices")
+    assert folder == str(site / "capmatrix" / "_matrices")
     assert int(count) == len(list((ROOT / "matrices" / "drafters").glob("*.toml"))) > 0

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from worker_helpers import AMPLE, TAG, running, wait_for
 
 from capmatrix.workers.limits import Limits
 from capmatrix.workers.pool import Pool
 
 HERE = Path(__file__).parent
 ENGINE = "fake_engine:open_session"
-TAG = "CAPMATRIX_TEST_TAG"
-
-#: Time for things that take milliseconds, on a machine that may be busy.
-AMPLE = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -50,28 +46,3 @@ def make_pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
     yield make
     for pool in pools:
         pool.close()
-
-
-def running(value: str) -> dict[int, str]:
-    """Living processes that carry the test's tag, with their command lines."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            environment = Path(f"/proc/{name}/environ").read_bytes()
-            state = Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()[0]
-            command = Path(f"/proc/{name}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"{TAG}={value}".encode() in environment.split(b"\0") and state not in "ZX":
-            found[int(name)] = command.replace(b"\0", b" ").decode(errors="replace")[:200]
-    return found
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = AMPLE) -> Any:
-    """The condition's first true value, or its last."""
-    end = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() < end:
-        time.sleep(0.005)
-    return value

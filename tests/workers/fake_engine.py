@@ -391,3 +391,11 @@ def waits_for_file(cell: Cell, emit: Emit) -> None:
         file.write(str(os.getpid()))
     while not os.path.exists(cell.drafter):
         time.sleep(0.005)
+
+
+@action
+def leaves_files(cell: Cell, emit: Emit) -> None:
+    """Leaves a temporary file behind, whose name goes to the file named by the cell's drafter."""
+    with open(cell.drafter, "w") as file:
+        file.write(tempfile.mkdtemp())
+    os.abort()

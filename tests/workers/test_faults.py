@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import running, wait_for
 from fake_engine import cell
+from worker_helpers import running, wait_for
 
 from capmatrix.cell import Phase, Record, Rung, Verdict
 from capmatrix.workers.pool import Pool

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import running, wait_for
 from fake_engine import cell
+from worker_helpers import running, wait_for
 
+from capmatrix import codec
 from capmatrix.cell import Environment, Phase, Rung, Verdict
 from capmatrix.workers import processes, session
 from capmatrix.workers.pool import Pool
@@ -44,16 +45,10 @@ def client(folder: Path, log: Path, *cells: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def of_kind(tag: str, parent: int) -> list[int]:
-    """Living children of a process that carry the test's tag."""
-    return [pid for pid, lives in processes.children(parent).items() if lives and pid in running(tag)]
-
-
 def tree(pool: Pool) -> tuple[int, int]:
     """Pids of the supervisor and the forkserver of a pool's only server."""
-    state = session._State
     (file,) = pool.session_dir.glob("*.state")
-    found = session.codec.decode(file.read_bytes(), state)
+    found = codec.decode(file.read_bytes(), session._State)
     assert found.process is not None
     (forkserver,) = [p for p, lives in processes.children(found.process.pid).items() if lives]
     return found.process.pid, forkserver
@@ -173,12 +168,21 @@ def test_killed_server_is_started_again_between_cells(which: str, make_pool: Mak
     """A server lost between cells is started again; no cell notices."""
     log = tmp_path / "log"
     pool = make_pool({"log": str(log)})
-    pool.run(cell("OK"))
+    worker = int(pool.run(cell("OK")).reasons[0].split()[1])
     os.kill(tree(pool)[which == "forkserver"], signal.SIGKILL)
-    wait_for(lambda: len(processes.children(tree(pool)[0])) == 0 if which == "x" else True)
+    assert wait_for(lambda: processes.identify(worker) is None)
     record = pool.run(cell("OK"))
-    assert record.verdict is Verdict.PASS
-    assert wait_for(lambda: pool.run(cell("OK")).verdict is Verdict.PASS and len(log.read_text().splitlines()) == 2)
+    assert (record.verdict, len(record.reasons)) == (Verdict.PASS, 1)
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_stopped_supervisor_is_ended(make_pool: MakePool, tag: str) -> None:
+    """Closing ends a server whose supervisor was stopped, and what its cells left."""
+    pool = make_pool()
+    assert pool.run(cell("DAEMON")).verdict is Verdict.PASS
+    os.kill(tree(pool)[0], signal.SIGSTOP)
+    pool.close()
+    assert not running(tag)
 
 
 def test_killed_server_repeats_the_cell_and_says_so(make_pool: MakePool, tmp_path: Path) -> None:
@@ -256,9 +260,9 @@ def test_engine_that_does_not_open(how: str, says: str, make_pool: MakePool, tmp
 
 def test_unknown_engine(tmp_path: Path) -> None:
     """An engine that is not there is a clear error."""
-    with Pool("no_such_engine:open_session", session_dir=tmp_path / "s") as pool:
-        with pytest.raises(session.ServerError, match="No module named 'no_such_engine'"):
-            pool.run(cell("OK"))
+    pool = Pool("no_such_engine:open_session", session_dir=tmp_path / "s")
+    with pool, pytest.raises(session.ServerError, match="No module named 'no_such_engine'"):
+        pool.run(cell("OK"))
 
 
 def test_idle_server_ends_and_is_started_again(make_pool: MakePool, tmp_path: Path, tag: str) -> None:
@@ -307,7 +311,7 @@ def test_interrupt_ends_the_cell_and_leaves_the_pool_usable(make_pool: MakePool,
 
 def test_clock_jumps_do_not_matter(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock, back and forth by years, ends no cell and saves none."""
-    pool = make_pool(run_s=3.0)
+    pool = make_pool(run_s=1.0, retry_alone=False)
     times = iter([4e9, 1.0] * 10_000)
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: next(times))
@@ -321,3 +325,14 @@ def test_events_reach_the_listener(make_pool: MakePool) -> None:
     pool = make_pool(listener=lambda c, name, data: heard.append((c.backend, name, data["phase"], data["detail"])))
     pool.run(cell("OK"))
     assert heard == [("OK", "phase", "compile", "kernel_a"), ("OK", "phase", "forward", "kernel_b")]
+
+
+def test_temporary_files_go_with_the_server(make_pool: MakePool, tmp_path: Path) -> None:
+    """What killed cells leave in the folder for temporary files is removed with the server."""
+    pool = make_pool()
+    pool.run(cell("LEAVES_FILES", argument=str(tmp_path / "name")))
+    left = Path((tmp_path / "name").read_text())
+    assert left.is_relative_to(pool.session_dir)
+    assert left.exists()
+    pool.close()
+    assert not left.exists()
