@@ -53,9 +53,7 @@ def compile_ops(
     return decorate
 
 
-def _stand_in(
-    name: str, signature: inspect.Signature, gen_fake: Callable[..., Any] | None
-) -> Callable[..., Any]:
+def _stand_in(name: str, signature: inspect.Signature, gen_fake: Callable[..., Any] | None) -> Callable[..., Any]:
     def operator(*args: Any, custom_build_args: Any = None, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -171,7 +169,8 @@ def _enumeration(name: str, dummy: Any = 0) -> Any:
             following = int(value) if value.strip() else following
             members[key.strip()] = following
             following += 1
-    return enum.IntEnum(name, members)(next(iter(members.values())))  # type: ignore[call-overload,misc]
+    kind: Any = enum.IntEnum(name, members)  # type: ignore[misc]
+    return kind(next(iter(members.values())))
 
 
 def get_module(name: str) -> Any:

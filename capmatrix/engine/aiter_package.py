@@ -124,9 +124,7 @@ class AiterFinder(importlib.abc.MetaPathFinder):
         file = folder / "chip_info.py"
         with _modules(helpers):
             exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
-        listing = (
-            f"Agent 1\n  Name: {self.arch.name}\n  Device Type: GPU\n  Compute Unit: {self.arch.compute_units}\n"
-        )
+        listing = f"Agent 1\n  Name: {self.arch.name}\n  Device Type: GPU\n  Compute Unit: {self.arch.compute_units}\n"
         answer = shims.answering("rocminfo", SimpleNamespace(stdout=listing, stderr="", returncode=0))
         vars(module).update(subprocess=SimpleNamespace(run=answer, PIPE=-1))
         if hasattr(module, "_get_pci_chip_id"):

@@ -67,9 +67,17 @@ def examine(
     return items
 
 
-def render(items: Iterable[Item], *, width: int = 100, color: bool = False) -> str:
-    """Aligned text: ``ok``, ``no`` or ``-``, the name, what was found, and what to do next."""
-    rows = list(items)
+def here(slots: Callable[[], int] | None = None) -> list[Item]:
+    """Every item of this machine, with every target that can be named."""
+    from .. import targets
+
+    return examine(targets=targets.known(), availability=targets.availability, slots=slots)
+
+
+def render(items: Iterable[Item] | None = None, *, width: int = 100, color: bool = False) -> str:
+    """Aligned text: ``ok``, ``no`` or ``-``, the name, what was found, and what to do next; of this machine
+    where no items are given."""
+    rows = here() if items is None else list(items)
     names = max((text.width(i.name) for i in rows), default=0)
     out: list[str] = []
     section = ""

@@ -54,14 +54,14 @@ def explain(
     """All records of the cell that ``query`` names (``lookup.find``, which raises InputError), as text."""
     everything = list(records)
     found = find(query, everything)
-    pages = [describe(r, environments.get(r.environment), header, width=width) for r in found]
+    pages = [render(r, environments.get(r.environment), header, width=width) for r in found]
     others = _siblings(found[0], everything)
     if others:
         pages[-1] += "\n" + "\n".join([*_section("The same cell elsewhere in this run"), *others]) + "\n"
     return f"\n{'=' * width}\n\n".join(pages)
 
 
-def describe(
+def render(
     record: Record, environment: Environment | None, header: Mapping[str, Any] | None = None, *, width: int = _WIDTH
 ) -> str:
     """One record, ending with a newline."""

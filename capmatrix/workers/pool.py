@@ -25,6 +25,7 @@ from . import blame, deaths, processes, session, slots
 from .deaths import Progress, with_reasons
 from .limits import Limits
 from .protocol import Begin, ConnectionLost, Event, Exit, Hello, ProtocolError, Result, Run, send
+from .worker import EXIT_HUNG_UP
 
 #: Warm workers a slot keeps, of as many servers.
 _WARM = 2
@@ -175,7 +176,7 @@ class Pool:
             return deaths.timeout(cell, environment, self._kill(cell, worker), progress, number)
         except ProtocolError as error:
             exit = self._kill(cell, worker)
-            if exit is not None and not exit.killed:
+            if exit is not None and not exit.killed and exit.code != EXIT_HUNG_UP:
                 return deaths.crash(cell, environment, exit, progress, number)
             return deaths.nonsense(cell, environment, exit, progress, str(error))
         except (OSError, ConnectionLost) as error:

@@ -23,6 +23,8 @@ from .protocol import Begin, ConnectionLost, Event, Hello, Reader, Result, Run, 
 
 #: Exit codes of a worker that cannot go on for reasons of its own.
 EXIT_CONNECTION = 70
+#: Exit code of a worker whose pool hung up while it was idle.
+EXIT_HUNG_UP = 71
 
 #: Descriptors from here on are out of the way of cells that close or write to low numbers.
 _HIGH = 500
@@ -99,7 +101,7 @@ def _serve(connection: socket.socket, session: Session) -> int:
             if isinstance(message, Run):
                 _run(connection, session, message, me.pid)
     except ConnectionLost:
-        return 0  # the pool is done with this worker
+        return EXIT_HUNG_UP
 
 
 def _run(connection: socket.socket, session: Session, message: Run, pid: int) -> None:

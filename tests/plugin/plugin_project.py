@@ -32,6 +32,15 @@ batch = [{batches}]
 """
 
 
+#: A cell of ``Project.matrix`` on offline:gfx942, by backend, block size and batch.
+CELL = "offline:gfx942-{}-b{}-auto-minimax-m3-eagle3-tp4-heads16.16-h128-bf16-{}"
+
+
+def preset(name: str, backend: str, block: int = 128) -> str:
+    """A preset of one backend and block size, as TOML."""
+    return f'[preset.{name}]\ndescription = "part"\nbackend = ["{backend}"]\nblock_size = [{block}]\n'
+
+
 def eventually(what: Callable[[], Any]) -> Any:
     """``what()`` as soon as it is true; fails when it never is."""
     end = time.monotonic() + PATIENCE

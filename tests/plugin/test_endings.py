@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from plugin_project import PATIENCE, Project, eventually
+from plugin_project import CELL, PATIENCE, Project, eventually, preset
 
 from capmatrix.cell import Verdict
 from capmatrix.store import read
@@ -15,12 +15,8 @@ from capmatrix.store import read
 XDIST = pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
 
 
-def cells(*backends: str, batch: str = "decode") -> set[str]:
-    return {
-        f"offline:gfx942-{b}-b{n}-auto-minimax-m3-eagle3-tp4-heads16.16-h128-bf16-{batch}"
-        for b in backends
-        for n in (16, 128)
-    }
+def cells(*backends: str) -> set[str]:
+    return {CELL.format(backend, block, "decode") for backend in backends for block in (16, 128)}
 
 
 def hang(project: Project, *more: str) -> subprocess.Popen[str]:
@@ -65,10 +61,8 @@ def test_resume_does_exactly_the_rest(project: Project, more: tuple[str, ...]) -
 
 
 def test_resume_finds_the_newest_run_with_its_options(project: Project) -> None:
-    file = project.matrix(
-        "TRITON_ATTN", "ROCM_ATTN", more='[preset.p]\ndescription = "part"\nbackend = ["TRITON_ATTN"]\n'
-    )
-    project.run(file, "--preset", "p", "-k", "b16", target="offline:gfx950")
+    file = project.matrix("TRITON_ATTN", "ROCM_ATTN", more=preset("p", "TRITON_ATTN", 16))
+    project.run(file, "--preset", "p", "-k", "decode", target="offline:gfx950")
     result = project.run(file, "--resume", target=None)
     result.assert_outcomes(passed=2)
     assert [c.partition("-")[0] for c in project.ran()] == ["offline:gfx950"] * 2

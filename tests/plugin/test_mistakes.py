@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plugin_project import Project
+from plugin_project import Project, preset
 
 
 def one_error(project: Project, result: pytest.RunResult, *parts: str) -> None:
@@ -43,7 +43,7 @@ def test_an_unknown_target(project: Project) -> None:
 
 
 def test_an_unknown_preset(project: Project) -> None:
-    file = project.matrix("ROCM_ATTN", more='[preset.seed]\ndescription = "part"\nbackend = ["ROCM_ATTN"]\n')
+    file = project.matrix("ROCM_ATTN", more=preset("seed", "ROCM_ATTN"))
     one_error(project, project.run(file, "--preset", "sead"), "sead", "seed")
     one_error(project, project.run("matrices", "--preset", "sead"), "sead")
 

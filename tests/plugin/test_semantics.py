@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from plugin_project import Project
+from plugin_project import CELL, Project, preset
 
 from capmatrix.cell import Verdict
-
-
-def reasons(result: pytest.RunResult) -> str:
-    return result.stdout.str()
 
 
 def test_outcomes_by_declaration(project: Project) -> None:
@@ -45,10 +41,10 @@ def test_a_failure_is_compact_and_says_what_to_do(project: Project) -> None:
     file = project.matrix(
         "ROCM_SEGMENTED_ATTN",
         blocks=(128,),
-        more='[preset.p]\ndescription = "part"\nbackend = ["ROCM_SEGMENTED_ATTN"]\n',
+        more=preset("p", "ROCM_SEGMENTED_ATTN"),
     )
     result = project.run(file, "--preset", "p")
-    cell = "offline:gfx942-ROCM_SEGMENTED_ATTN-b128-auto-minimax-m3-eagle3-tp4-heads16.16-h128-bf16-decode"
+    cell = CELL.format("ROCM_SEGMENTED_ATTN", 128, "decode")
     run = project.run_files()[0].relative_to(project.path)
     result.stdout.fnmatch_lines(
         [

@@ -21,14 +21,18 @@ def _failure(kind: str, message: str, frame: str, *traceback: str) -> Failure:
     return Failure(type=kind, message=message, frame=frame, traceback=(*traceback, frame))
 
 
-Q_SCALES = _failure("AssertionError", "Q scales not supported", "aiter/ops/triton/unified_attention.py:127 x", "vllm/a:1 f")
+Q_SCALES = _failure(
+    "AssertionError", "Q scales not supported", "aiter/ops/triton/unified_attention.py:127 x", "vllm/a:1 f"
+)
 SINK_PTR = _failure(
     "TypeError",
     "flash_attn_varlen_func() got an unexpected keyword argument 'sink_ptr'",
     "vllm/_aiter_ops.py:4106 flash_attn_varlen_func",
 )
 IN_AITER = _failure("OutOfResources", "shared memory", "triton/compiler.py:5 f", "vllm/a.py:1 f", "aiter/ops/x.py:9 g")
-IN_VLLM = _failure("ValueError", "block size must be even", "vllm/v1/attention/backends/rocm_aiter_fa.py:9 f", "vllm/a:1 f")
+IN_VLLM = _failure(
+    "ValueError", "block size must be even", "vllm/v1/attention/backends/rocm_aiter_fa.py:9 f", "vllm/a:1 f"
+)
 
 
 @pytest.fixture
@@ -64,7 +68,9 @@ def test_a_package_that_has_everything_lacks_nothing(package: Path) -> None:
         ("mla.py", "def other(q, causal, return_lse): ...\n", ("mla_causal", "mla_return_lse")),
     ],
 )
-def test_what_a_package_lacks_is_read_from_signatures(package: Path, file: str, text: str, lacks: tuple[str, ...]) -> None:
+def test_what_a_package_lacks_is_read_from_signatures(
+    package: Path, file: str, text: str, lacks: tuple[str, ...]
+) -> None:
     (package / file).write_text(text, encoding="utf-8")
     assert aiter_support.missing_features(package) == lacks
 
@@ -185,9 +191,7 @@ def test_a_path_without_aiter_is_refused(tmp_path: Path) -> None:
         aiter_source.find(str(tmp_path))
 
 
-def test_an_unrelated_package_named_aiter_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unrelated_package_named_aiter_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "aiter").mkdir()
     (tmp_path / "aiter" / "__init__.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -186,7 +186,7 @@ def test_runnable_needs_a_target() -> None:
 def test_doctor_imports_nothing_heavy() -> None:
     code = (
         "import sys; from capmatrix.report import doctor\n"
-        "doctor.render(doctor.examine(targets=['device'], availability=lambda n: (False, 'no')))\n"
+        "assert 'offline:gfx942' in doctor.render()\n"
         "sys.exit(', '.join({'torch', 'vllm', 'triton', 'aiter'} & set(sys.modules)) or None)"
     )
     root = Path(__file__).resolve().parents[2]

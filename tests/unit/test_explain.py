@@ -14,7 +14,7 @@ from test_markdown import HOSTILE, hostile_record
 from capmatrix.cell import Claim, Flag, Phase, Rung, Verdict
 from capmatrix.errors import EXIT_USAGE, InputError
 from capmatrix.report import lookup, text
-from capmatrix.report.explain import describe, explain
+from capmatrix.report.explain import explain, render
 
 GOLDEN = Path(__file__).parent / "golden"
 RECORDS, ENVIRONMENTS, HEADER = samples.seed_run()
@@ -48,7 +48,7 @@ def test_everything_of_a_record_is_there() -> None:
 
 
 def test_the_route_is_a_table() -> None:
-    page = describe(samples.rich_record(), None)
+    page = render(samples.rich_record(), None)
     heads = next(line for line in page.splitlines() if "VGPR" in line)
     row = next(line for line in page.splitlines() if "4x16x1" in line)
     shown = {"grid": "4x16x1", "LDS": "32 KiB", "VGPR": "258", "spills": "0 V, 0 S", "compile": "3.41 s"}
@@ -59,7 +59,7 @@ def test_the_route_is_a_table() -> None:
 
 
 def test_the_numbers_are_a_table() -> None:
-    page = describe(samples.rich_record(), None)
+    page = render(samples.rich_record(), None)
     heads = next(line for line in page.splitlines() if "rel. L2" in line)
     row = next(line for line in page.splitlines() if line.startswith("  BAD") and "zeroed" in line)
     for head, value in (("rel. L2", "0.55"), ("worst row", "0.81 (row 3)"), ("bound", "0.0042"), ("plain", "0.0017")):
@@ -68,14 +68,14 @@ def test_the_numbers_are_a_table() -> None:
 
 
 def test_manager_and_kernel_block_are_told_apart() -> None:
-    split = describe(record(kernel_block=32), None)
+    split = render(record(kernel_block=32), None)
     assert "32 tokens, manager block 128: the manager's block of 128 is split" in split
-    assert "128 tokens, manager block 128\n" in describe(record(kernel_block=128), None)
-    assert "not resolved; manager block 128" in describe(record(verdict=Verdict.ERROR, kernel_block=None), None)
+    assert "128 tokens, manager block 128\n" in render(record(kernel_block=128), None)
+    assert "not resolved; manager block 128" in render(record(verdict=Verdict.ERROR, kernel_block=None), None)
 
 
 def test_a_rejection_claims_no_rung() -> None:
-    page = describe(record(verdict=Verdict.REJECTED, reasons=("no sinks",)), None)
+    page = render(record(verdict=Verdict.REJECTED, reasons=("no sinks",)), None)
     assert "rejected: refused by the backend or the selector" in page
     assert not re.search(r"^  rung", page, re.M)
     assert "manager block" not in page
@@ -84,36 +84,36 @@ def test_a_rejection_claims_no_rung() -> None:
 def test_a_death_shows_signal_and_the_end_of_stderr() -> None:
     alive = samples.failure("Crash", "died")
     dead = msgspec.structs.replace(alive, signal="SIGSEGV", exit_code=-11, stderr_tail="a\nb\n")
-    page = describe(record(verdict=Verdict.CRASH, failure=dead), None)
+    page = render(record(verdict=Verdict.CRASH, failure=dead), None)
     assert "signal SIGSEGV, exit code -11" in page
     assert "    a\n    b\n" in page
     assert "attention.py:412 in forward" in page
 
 
 def test_under_advertised_is_said() -> None:
-    page = describe(record(forced(None), flags=(Flag.FORCED_VALIDATION,), claims=(Claim("validation", False),)), None)
+    page = render(record(forced(None), flags=(Flag.FORCED_VALIDATION,), claims=(Claim("validation", False),)), None)
     assert "under-advertised" in page
     assert "forced past the backend's own validation" in page
 
 
 def test_whom_a_record_speaks_for() -> None:
     nvidia = environment("device", hardware={"vendor": "nvidia", "name": "NVIDIA H200"}, identity={"arch": "gfx950"})
-    page = describe(record(cell(target="device")), nvidia)
+    page = render(record(cell(target="device")), nvidia)
     assert re.search(r"speaks for +no AMD architecture by itself", page)
-    assert re.search(r"speaks for +gfx942", describe(record(), ENVIRONMENTS["env-offline:gfx942"]))
+    assert re.search(r"speaks for +gfx942", render(record(), ENVIRONMENTS["env-offline:gfx942"]))
 
 
 def test_the_command_runs_this_cell_alone() -> None:
     name = record(forced()).cell_id
     header = {"files": ["eagle3-llama.toml"], "matrix": "eagle3-llama", "preset": "seed"}
-    page = describe(record(forced()), None, header)
+    page = render(record(forced()), None, header)
     command = f"pytest matrices/eagle3-llama.toml::{name} --target offline:gfx942 --preset seed --force=kernel_block"
     assert command in page
 
 
 def test_the_command_is_quoted() -> None:
     evil = record(cell(drafter="$(reboot)"), cell_id="x; reboot")
-    page = describe(evil, None, {"files": ["a b.toml"], "preset": "`reboot`"})
+    page = render(evil, None, {"files": ["a b.toml"], "preset": "`reboot`"})
     assert "'matrices/a b.toml::x; reboot' --target offline:gfx942 --preset '`reboot`'" in page
 
 
@@ -126,7 +126,7 @@ def test_the_same_cell_on_other_targets_is_listed() -> None:
 
 @pytest.mark.parametrize("evil", HOSTILE)
 def test_hostile_text_draws_no_escape(evil: str) -> None:
-    page = describe(hostile_record(evil), environment("offline:gfx942", commits={evil: evil}), {"matrix": evil})
+    page = render(hostile_record(evil), environment("offline:gfx942", commits={evil: evil}), {"matrix": evil})
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u200b\u202a-\u202e\u2066-\u2069\ufeff]", page)
     assert len(page) < 60_000
 

@@ -301,7 +301,7 @@ def append(path: Path, first: int, count: int) -> None:
 def test_processes_append_to_one_file(tmp_path: Path) -> None:
     """Lines of several processes do not mix, also when one is killed in the middle."""
     path = tmp_path / "r.jsonl"
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     with store.RunWriter(path, {}) as writer:
         good = [context.Process(target=append, args=(path, 1000 * n, 50)) for n in range(3)]
         victim = context.Process(target=append, args=(path, 5000, 100_000))
