@@ -156,27 +156,23 @@ def report(arguments: argparse.Namespace, extra: list[str]) -> int:
 
 def explain(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix explain``: everything known of one cell."""
-    from .report import explain as room
+    from .report import terminal
+    from .report.explain import explain as everything_of
 
     found = _read(arguments.runs)
-    wanted = arguments.cell.rpartition("::")[2]
-    records = [r for r in found.records if r.cell_id == wanted]
-    if not records:
-        records = [r for r in found.records if wanted.lower() in r.cell_id.lower()]
-    if len(records) != 1:
-        message = "no such cell in this run" if not records else f"{len(records)} cells of this run match"
-        allowed = [r.cell_id for r in records or found.records]
-        raise InputError(message, key="CELL", value=arguments.cell, allowed=allowed)
-    record = records[0]
-    sys.stdout.write(room.render(record, found.environments.get(record.environment)))
+    width = terminal.use_width(sys.stdout)
+    sys.stdout.write(everything_of(arguments.cell, found.records, found.environments, found.header, width=width))
     return EXIT_OK
 
 
 def doctor(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix doctor``: what this machine can run, and why not the rest."""
     from .report import doctor as room
+    from .report import terminal
+    from .workers import slots
 
-    sys.stdout.write(room.render())
+    items = room.here(slots.count)
+    sys.stdout.write(room.render(items, width=terminal.use_width(sys.stdout), color=terminal.use_color(sys.stdout)))
     return EXIT_OK
 
 
@@ -282,7 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-o", dest="output", metavar="FILE", help="where to write (default: standard output)")
 
     one = add("explain", explain, "Tell everything that is known of one cell.")
-    one.add_argument("cell", metavar="CELL", help="its id, or a part that only it has")
+    one.add_argument("cell", metavar="CELL", help='its id, or tokens that only it has: "ROCM_ATTN b128 verify"')
     one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
 
     add("doctor", doctor, "Say what this machine can run, and why not the rest.")
@@ -291,7 +287,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_choice_of_cells(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help=f"a matrix file (default: the shipped {DEFAULT_MATRIX})"
+        "file", nargs="?", metavar="FILE", help=f"a matrix file, or a shipped one's name (default: {DEFAULT_MATRIX})"
     )
     parser.add_argument("--preset", metavar="NAME", help="a preset of the file")
     parser.add_argument("--target", action="append", default=[], metavar="TARGET", help="where cells run; repeatable")

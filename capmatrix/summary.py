@@ -13,6 +13,7 @@ live here and nowhere else:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -41,6 +42,9 @@ _STRENGTH = {rung: i for i, rung in enumerate(RUNGS)}
 #: Distributions whose versions must agree before two targets speak of the same thing. ROCm and the
 #: driver are not among them: a target without a GPU has neither.
 COMPARED_VERSIONS: tuple[str, ...] = ("vllm", "aiter", "torch", "triton")
+
+#: A commit that is known; a build may say "unknown".
+_COMMIT = re.compile(r"[0-9a-fA-F]{7,}.*")
 
 
 class Place(NamedTuple):
@@ -155,6 +159,7 @@ def versions(environment: Environment | None) -> tuple[tuple[str, str], ...]:
     for name in COMPARED_VERSIONS:
         version = environment.versions.get(name, "").split("+")[0]
         commit = environment.commits.get(name, "")[:12]
+        commit = commit if _COMMIT.fullmatch(commit) else ""
         text = f"{version} ({commit})" if version and commit else version or commit
         if text:
             out.append((name, text))

@@ -91,7 +91,8 @@ def _as_nan(result: Any, given: list[Any]) -> Any:
             result.view(torch.uint8).fill_(0x7F)
         else:
             result.fill_(float("nan"))
-        native_ops.claim(result)
+        if not given:
+            native_ops.claim(result)
     return result
 
 

@@ -1,7 +1,7 @@
 """K and V of a layer's cache as (blocks, block, heads, ...) views, by each backend's own split.
 
 Views, never copies: writing through them marks the very bytes that a slot owns. A backend whose
-storage packs scales or codes beside the values (per-token-head, TurboQuant, MLA) has no such view.
+storage packs scales or codes beside the values (per-token-head, TurboQuant, fp8_ds_mla) has no such view.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ from typing import Any
 
 import torch
 
+from . import mla
+
 
 def split(layer: Any, cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Views of ``cache`` (shaped and strided as ``layer.kv_cache``), or None where there are none.
 
     K and V come as (blocks, kernel block, KV heads, head size), the last axis possibly split in two.
     """
-    if cache.dim() != 4 or not _plain(layer.kv_cache_dtype):
+    if not _plain(layer.kv_cache_dtype):
+        return None
+    if mla.is_mla(layer):
+        # One head; a row is the latent and the rotary part of the key, and the latent is the value as well.
+        row = cache.unsqueeze(2)
+        return row, row[..., : layer.kv_lora_rank]
+    if cache.dim() != 4:
         return None
     name = layer.attn_backend.__name__
     heads, size = layer.num_kv_heads, layer.head_size

@@ -24,6 +24,16 @@ def describe(error: BaseException) -> Failure:
     )
 
 
+def in_the_stack(error: BaseException) -> bool:
+    """Whether the exception came out of vLLM, AITER, Triton or torch, not out of capmatrix's own code.
+
+    Frames below capmatrix's last one decide, so that a check of ours that raises inside vLLM is still ours.
+    """
+    frames = [_relative(f.filename).split("/", 1)[0] for f in traceback.extract_tb(error.__traceback__)]
+    below = frames[len(frames) - frames[::-1].index("capmatrix") :] if "capmatrix" in frames else frames
+    return any(room in (*_ROOMS, "torch") for room in below)
+
+
 def first_line(error: BaseException) -> str:
     """``Type: first line of the message``, for a table."""
     lines = str(error).strip().splitlines()

@@ -5,8 +5,8 @@ Arrays keep their shape throughout; every function takes any shape and returns t
 
 Semantics of a cast to fp8, as Triton's AMD backend compiles it. Source: ``downcastToFp8_RTNE_oneValue`` and
 ``Fp32_to_Fp8E5M2_RTNE_SW`` in ``third_party/amd/lib/TritonAMDGPUToLLVM/ElementwiseOpToLLVM.cpp`` (in later versions
-``ConvertFpCastOpToLLVM.cpp``). The LLVM IR that Triton 3.7.1 emits for gfx90a, gfx942, gfx950 and gfx1201, evaluated for
-every fp16 and bf16 and for 2.4 million fp32, gives the same codes where software converts, but for the two exceptions
+``ConvertFpCastOpToLLVM.cpp``). The LLVM IR that Triton 3.7.1 emits for gfx90a, gfx942, gfx950 and gfx1201, evaluated
+for every fp16 and bf16 and for 2.4 million fp32, gives the same codes where software converts, but for the exceptions
 named below:
 
 * rounding is to nearest, ties to even, subnormals included;

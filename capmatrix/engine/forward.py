@@ -12,7 +12,7 @@ from vllm.v1.worker.gpu.attn_utils import build_attn_metadata, build_slot_mappin
 
 from ..batches import Batch
 from ..cell import Phase
-from . import native_ops, route
+from . import mla, native_ops, route
 from .inputs import Placement, Values
 from .setup import Setup
 
@@ -50,29 +50,53 @@ def run(
     with (
         set_forward_context(metadata, setup.config, num_tokens=padded, slot_mapping=by_layer),
         uninitialised_as_nan(),
-        _query_as_given(setup.layer) as given,
         _writer_apart(setup.layer),
     ):
-        output = setup.layer(q.flatten(1), k.flatten(1), v.flatten(1))
-    output = output.view(padded, -1, setup.layer.head_size)
+        call = _latent_call if mla.is_mla(setup.layer) else _dense_call
+        output, query, native = call(setup.layer, q, k, v)
     return Outcome(
         output=output[:tokens],
-        query=given[0] if given else q[:tokens],
-        native_rows=native_ops.claimed_rows(output)[:tokens],
+        query=query,
+        native_rows=native[:tokens],
         metadata=type(next(iter(metadata.values()))).__name__,
     )
+
+
+def _dense_call(
+    layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Output (rows, heads, size), the query as the kernels got it, and the rows of native operators."""
+    with _query_as_given(layer) as given:
+        output = layer(q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape[0], -1, layer.head_size)
+    return output, given[0] if given else q, native_ops.claimed_rows(output)
+
+
+def _latent_call(
+    layer: Any, q: torch.Tensor, rows: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As ``_dense_call``, with latent rows; the query is the absorbed one, of decode tokens only."""
+    with mla.watched(layer) as seen:
+        output = mla.call(layer, q, rows).view(q.shape[0], layer.num_heads, -1)
+    query = seen.query if seen.query is not None else q.new_empty(0, layer.num_heads, layer.head_size)
+    return output, query, mla.native_rows(seen, output)
 
 
 def write_context(setup: Setup, batch: Batch, placement: Placement, values: Values) -> None:
     """Store each request's context (its tokens before the new ones) with the backend's own writer."""
     layer = setup.layer
     lengths = [r.seq_len - r.query_len for r in batch.requests]
-    if not any(lengths) or layer.attn_backend.forward_includes_kv_cache_update:
+    if not any(lengths):
+        return
+    latent = mla.is_mla(layer)
+    if layer.attn_backend.forward_includes_kv_cache_update and not latent:
         return
     k = torch.cat([x[:n] for x, n in zip(values.k, lengths, strict=True)])
     v = torch.cat([x[:n] for x, n in zip(values.v, lengths, strict=True)])
     slots = torch.cat([s[:n] for s, n in zip(placement.slots, lengths, strict=True)])
-    layer.impl.do_kv_cache_update(layer, k, v, layer.kv_cache, slots)
+    if latent:
+        mla.write(layer, k, slots)
+    else:
+        layer.impl.do_kv_cache_update(layer, k, v, layer.kv_cache, slots)
 
 
 def new_tokens(batch: Batch, per_request: tuple[torch.Tensor, ...]) -> torch.Tensor:

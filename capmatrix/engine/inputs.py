@@ -7,11 +7,12 @@ position and KV head in bits; a wrong block, mask edge, head or scale then is a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
-from ..batches import Batch
+from ..batches import Batch, Request
 from ..cell import Geometry
 
 
@@ -81,7 +82,7 @@ def random_values(batch: Batch, geometry: Geometry, dtype: torch.dtype, seed: in
 
 
 #: Query magnitude of a needle: logits of about 4 * sqrt(head size) for its key, 4 * N(0, 1) for the others.
-_NEEDLE = 4.0
+NEEDLE = 4.0
 
 
 def needle_values(batch: Batch, geometry: Geometry, dtype: torch.dtype, seed: int = 3) -> Values:
@@ -90,35 +91,44 @@ def needle_values(batch: Batch, geometry: Geometry, dtype: torch.dtype, seed: in
     group = geometry.num_heads // geometry.num_kv_heads
     queries, keys, values = [], [], []
     for index, request in enumerate(batch.requests):
-        key = _signs((request.seq_len, geometry.num_kv_heads, geometry.head_size), generator)
+        key = signs((request.seq_len, geometry.num_kv_heads, geometry.head_size), generator)
         keys.append(key.to(dtype))
-        values.append(_spelled(request.seq_len, geometry, index, generator).to(dtype))
-        context = request.seq_len - request.query_len
-        for row in range(request.query_len):
-            last = context + row if geometry.causal else request.seq_len - 1
-            first = max(0, context + row - geometry.sliding_window + 1) if geometry.sliding_window else 0
-            picks = torch.randint(first, last + 1, (geometry.num_heads,), generator=generator)
-            # The edges of what a row may read are where masks go wrong.
-            edges = [last, first, max(first, context - 1)]
-            picks[: min(3, len(picks))] = torch.tensor(edges[: len(picks)])
-            queries.append(_NEEDLE * key[picks, torch.arange(geometry.num_heads) // group])
+        values.append(
+            spelled(request.seq_len, geometry.num_kv_heads, geometry.head_size, index, generator).to(dtype)
+        )
+        for picks in picked_keys(request, geometry, generator):
+            queries.append(NEEDLE * key[picks, torch.arange(geometry.num_heads) // group])
     return Values(q=torch.stack(queries).to(dtype), k=tuple(keys), v=tuple(values))
 
 
-def _signs(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+def picked_keys(request: Request, geometry: Geometry, generator: torch.Generator) -> Iterator[torch.Tensor]:
+    """For each new token, the key position (heads,) that each of its heads points at."""
+    context = request.seq_len - request.query_len
+    for row in range(request.query_len):
+        last = context + row if geometry.causal else request.seq_len - 1
+        first = max(0, context + row - geometry.sliding_window + 1) if geometry.sliding_window else 0
+        picks = torch.randint(first, last + 1, (geometry.num_heads,), generator=generator)
+        # The edges of what a row may read are where masks go wrong.
+        edges = [last, first, max(first, context - 1)]
+        picks[: min(3, len(picks))] = torch.tensor(edges[: len(picks)])
+        yield picks
+
+
+def signs(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """±1 at random."""
     return torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
 
 
-def _spelled(length: int, geometry: Geometry, request: int, generator: torch.Generator) -> torch.Tensor:
-    """±1: 16 bits of the position, 8 of the KV head, 6 of the request, the rest random."""
-    value = _signs((length, geometry.num_kv_heads, geometry.head_size), generator)
-    position, head = torch.arange(length), torch.arange(geometry.num_kv_heads)
-    for bit in range(min(16, geometry.head_size)):
+def spelled(length: int, heads: int, size: int, request: int, generator: torch.Generator) -> torch.Tensor:
+    """±1 (length, heads, size): 16 bits of the position, 8 of the head, 6 of the request, the rest random."""
+    value = signs((length, heads, size), generator)
+    position, head = torch.arange(length), torch.arange(heads)
+    for bit in range(min(16, size)):
         value[:, :, bit] = ((position >> bit) & 1)[:, None] * 2.0 - 1
     for bit in range(8):
-        if 16 + bit < geometry.head_size:
+        if 16 + bit < size:
             value[:, :, 16 + bit] = ((head >> bit) & 1)[None, :] * 2.0 - 1
     for bit in range(6):
-        if 24 + bit < geometry.head_size:
+        if 24 + bit < size:
             value[:, :, 24 + bit] = ((request >> bit) & 1) * 2.0 - 1
     return value

@@ -8,7 +8,7 @@ import torch
 
 from ..batches import Batch
 from ..cell import Cell, Check
-from . import cache_view, reads
+from . import cache_view, mla, mla_reference, reads
 from .forward import Outcome
 from .inputs import Placement, Values
 from .reference import Mask, attention, rounding, unit_roundoff
@@ -27,7 +27,9 @@ class Stored:
 
 
 def scale_of(layer: Any, name: str, dtype: torch.dtype) -> float:
-    """The layer's scale of ``k`` or ``v``; 1 where the cache is not FP8."""
+    """The layer's scale of ``k`` or ``v``; 1 where the cache is not FP8. A latent has one, that of ``k``."""
+    if mla.is_mla(layer):
+        name = "k"
     return float(getattr(layer, f"_{name}_scale_float")) if dtype in _FP8 else 1.0
 
 
@@ -65,8 +67,8 @@ def write_check(
     k, v = (
         list((part.view(found).double() * scale_of(layer, name, found)).unflatten(1, shape).split(lengths))
         for part, name, shape in (
-            (raw[0], "k", (layer.num_kv_heads, layer.head_size)),
-            (raw[1], "v", (layer.num_kv_heads, layer.head_size)),
+            (raw[0], "k", (layer.num_kv_heads, -1)),
+            (raw[1], "v", (layer.num_kv_heads, -1)),
         )
     )
     return checks, Stored(k, v, found)
@@ -100,14 +102,31 @@ def _write_error(layer: Any, raw: list[torch.Tensor], values: Values, dtype: tor
     return worst
 
 
+def query_scale(layer: Any, outcome: Outcome) -> float:
+    """What the query that the kernels got is to be multiplied by: the layer's q scale where it is FP8."""
+    return float(layer._q_scale_float) if outcome.query.dtype in _FP8 else 1.0
+
+
+def query_checks(cell: Cell, setup: Setup, values: Values, outcome: Outcome, cache: str) -> list[Check]:
+    """How the layer made the kernels' query, where it does more than quantise it: the absorbed W_UK."""
+    if cell.geometry.mla is None or not outcome.query.shape[0]:
+        return []
+    judged = hasattr(setup.layer, "W_UK_T")
+    return [mla_reference.query_check(cell, values, outcome.query, query_scale(setup.layer, outcome), cache, judged)]
+
+
 def expected(
     cell: Cell, setup: Setup, batch: Batch, values: Values, stored: Stored, outcome: Outcome, kernels: tuple[str, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Reference and row bounds, (new tokens, heads, size) and (new tokens, heads)."""
     layer, g = setup.layer, cell.geometry
+    if g.mla is not None:
+        return mla_reference.expected(
+            cell, batch, values, stored.k, stored.dtype, outcome.query, query_scale(layer, outcome), layer.impl.scale
+        )
     q = outcome.query.view(-1, g.num_heads, g.head_size)
     compute = q.dtype
-    q = q.double() * (float(layer._q_scale_float) if compute in _FP8 else 1.0)
+    q = q.double() * query_scale(layer, outcome)
     budget = rounding(compute, stored.dtype, values.q.dtype)
     mask = Mask(g.causal, g.sliding_window)
     outs, bounds, at = [], [], 0

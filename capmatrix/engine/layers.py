@@ -1,4 +1,4 @@
-"""The attention layer of a cell: vLLM's own ``Attention`` module, with scales and sinks of our choosing."""
+"""The attention layer of a cell: vLLM's own ``Attention`` (or ``MLAAttention``) module, with scales and sinks of our choosing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from vllm.model_executor.layers.attention import Attention
 
 from ..cell import Cell
+from . import mla
 
 LAYER_NAME = "model.layers.0.self_attn.attn"
 
@@ -25,25 +26,31 @@ def make(cell: Cell, config: Any) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        extra: dict[str, Any] = {}
-        if g.sinks:
-            extra["sinks"] = torch.linspace(-1.0, 1.0, g.num_heads).to(dtype)
-        layer = Attention(
-            g.num_heads,
-            g.head_size,
-            g.head_size**-0.5,
-            num_kv_heads=g.num_kv_heads,
-            cache_config=config.cache_config,
-            logits_soft_cap=g.logits_soft_cap,
-            per_layer_sliding_window=g.sliding_window,
-            prefix=LAYER_NAME,
-            **extra,
-        )
-        layer.process_weights_after_loading(dtype)
+        layer = _dense(cell, config, dtype) if g.mla is None else mla.make(cell, config, LAYER_NAME)
     finally:
         torch.set_default_dtype(before)
     if cell.scales == "non_unit" and cell.kv_cache_dtype.startswith("fp8"):
         set_scales(layer)
+    return layer
+
+
+def _dense(cell: Cell, config: Any, dtype: torch.dtype) -> Any:
+    g = cell.geometry
+    extra: dict[str, Any] = {}
+    if g.sinks:
+        extra["sinks"] = torch.linspace(-1.0, 1.0, g.num_heads).to(dtype)
+    layer = Attention(
+        g.num_heads,
+        g.head_size,
+        g.head_size**-0.5,
+        num_kv_heads=g.num_kv_heads,
+        cache_config=config.cache_config,
+        logits_soft_cap=g.logits_soft_cap,
+        per_layer_sliding_window=g.sliding_window,
+        prefix=LAYER_NAME,
+        **extra,
+    )
+    layer.process_weights_after_loading(dtype)
     return layer
 
 
@@ -63,4 +70,6 @@ def set_scales(layer: Any) -> None:
 
 def quantises_query(layer: Any) -> bool:
     """Whether this layer hands its kernels an FP8 query."""
+    if mla.is_mla(layer):
+        return bool(layer.impl.supports_quant_query_input)
     return getattr(layer, "query_quant", None) is not None

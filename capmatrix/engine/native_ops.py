@@ -29,6 +29,11 @@ def claim(out: torch.Tensor) -> None:
     _claims.append((out.data_ptr(), out.numel() * out.element_size()))
 
 
+def claims() -> int:
+    """How often native attention was reached since ``forget_claims``."""
+    return len(_claims)
+
+
 def claimed_rows(output: torch.Tensor) -> torch.Tensor:
     """A mask (rows,) of the rows of ``output`` (rows, ...) that lie in claimed memory."""
     mask = torch.zeros(output.shape[0], dtype=torch.bool)
@@ -111,6 +116,35 @@ def _concat_and_cache_mla(
     _bytes(kv_cache)[block, offset] = _bytes(_stored(rows, scale, kv_cache, kv_cache_dtype))[kept]
 
 
+def _gathered(cache: Any, tables: Any, cu_seq_lens: Any, starts: Any) -> Any:
+    """Rows (tokens, width) of each request's blocks, from its token ``starts`` on, in the order of the batch."""
+    size, parts = cache.shape[1], []
+    for i, (first, last) in enumerate(zip(cu_seq_lens[:-1].tolist(), cu_seq_lens[1:].tolist(), strict=True)):
+        position = torch.arange(last - first) + (0 if starts is None else int(starts[i]))
+        parts.append(_bytes(cache)[tables[i, position // size].long(), position % size])
+    return torch.cat(parts).view(cache.dtype)
+
+
+def _gather_and_maybe_dequant_cache(
+    src: Any, dst: Any, tables: Any, cu_seq_lens: Any, token_to_seq: Any, tokens: int, kv_cache_dtype: str,
+    scale: Any, starts: Any = None,
+) -> None:  # fmt: skip
+    """Latent rows of cache (blocks, block, width) to ``dst`` (tokens, width), dequantised."""
+    route.launched("_C_cache_ops.gather_and_maybe_dequant_cache", "stand_in")
+    rows = _gathered(src, tables, cu_seq_lens, starts)[:tokens]
+    fp8 = fp8_storage(kv_cache_dtype)
+    dst[:tokens] = (rows if fp8 is None else rows.view(fp8).float() * scale.float()).to(dst.dtype)
+
+
+def _cp_gather_cache(
+    src: Any, dst: Any, tables: Any, cu_seq_lens: Any, batch_size: int, starts: Any = None
+) -> None:
+    """Latent rows of cache (blocks, block, width) to ``dst`` (tokens, width), as they are."""
+    route.launched("_C_cache_ops.cp_gather_cache", "stand_in")
+    rows = _gathered(src, tables[:batch_size], cu_seq_lens[: batch_size + 1], starts)
+    _bytes(dst)[: rows.shape[0]] = _bytes(rows)
+
+
 def _paged_attention(
     out: Any, exp_sums: Any, max_logits: Any, tmp: Any, query: Any, key_cache: Any, value_cache: Any,
     num_kv_heads: int, scale: float, tables: Any, lens: Any, query_start_loc: Any, *rest: Any,
@@ -135,6 +169,9 @@ def _merge_attn_states(
     out.copy_(merged if scale is None else merged / scale)
     if out_lse is not None:
         out_lse.copy_(torch.log(total) + top)
+    # Merging what native attention wrote leaves it native attention's.
+    for row in (claimed_rows(a) | claimed_rows(b)).nonzero().flatten():
+        claim(out[row])
 
 
 def _static_scaled_fp8_quant(result: Any, input: Any, scale: Any, group_shape: Any = None) -> None:
@@ -159,6 +196,16 @@ _OPERATORS: dict[str, list[tuple[str, Any]]] = {
             "concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor(a!) kv_cache, Tensor slot_mapping, "
             "str kv_cache_dtype, Tensor scale) -> ()",
             _concat_and_cache_mla,
+        ),
+        (
+            "gather_and_maybe_dequant_cache(Tensor src_cache, Tensor(a!) dst, Tensor block_table, Tensor cu_seq_lens, "
+            "Tensor token_to_seq, int num_tokens, str kv_cache_dtype, Tensor scale, Tensor? seq_starts=None) -> ()",
+            _gather_and_maybe_dequant_cache,
+        ),
+        (
+            "cp_gather_cache(Tensor src_cache, Tensor(a!) dst, Tensor block_table, Tensor cu_seq_lens, int batch_size, "
+            "Tensor? seq_starts=None) -> ()",
+            _cp_gather_cache,
         ),
     ],
     "_rocm_C": [

@@ -16,7 +16,7 @@ import torch
 #: Standard deviations a row may be off; one rounding alone reaches sqrt(3), so 4 leaves a faithful kernel alone.
 CONFIDENCE = 4.0
 
-_U_FP32 = 2.0**-24
+U_FP32 = 2.0**-24
 #: exp and exp2 of GPU and numpy libraries are within a few units in the last place of float32.
 _U_EXP = 2.0**-21
 
@@ -39,6 +39,14 @@ class Expected(NamedTuple):
 
     out: torch.Tensor
     bound: torch.Tensor
+
+
+class Attended(NamedTuple):
+    """``out`` (heads, tokens, size) before it is rounded, its error's ``variance``, ``weight`` (heads, tokens, keys)."""
+
+    out: torch.Tensor
+    variance: torch.Tensor
+    weight: torch.Tensor
 
 
 class Mask(NamedTuple):
@@ -97,9 +105,26 @@ def attention(
 
     Heads of q share KV heads in consecutive groups. ``sinks`` (heads,) are extra logits without value.
     """
+    out, variance, _ = attend(q, k, v, scale, mask, budget, sinks, soft_cap)
+    variance = variance + (budget.out * out) ** 2 / 3
+    bound = CONFIDENCE * variance.sum(-1).sqrt()
+    return Expected(out.transpose(0, 1), bound.transpose(0, 1))
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    mask: Mask,
+    budget: Rounding,
+    sinks: torch.Tensor | None = None,
+    soft_cap: float | None = None,
+) -> Attended:
+    """As ``attention``, before the output is rounded; K and V may have different numbers of heads and sizes."""
     q, k, v = q.double(), k.double(), v.double()
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
     logits = torch.einsum("qhd,khd->hqk", q, k) * scale
     if soft_cap:
         logits = soft_cap * torch.tanh(logits / soft_cap)
@@ -119,11 +144,9 @@ def attention(
     own = weight**2 * (budget.p**2 + budget.v**2 + 3 * _U_EXP**2) / 3
     own = own + (budget.p_floor / total) ** 2 / 3 * may
     products = torch.einsum("qhd,khd->hqk", q**2, k**2) * scale**2
-    logit_error = products * (budget.k**2 / 3 + 8 * _U_FP32**2) + (4 * _U_FP32 * logits.masked_fill(~may, 0.0)) ** 2
+    logit_error = products * (budget.k**2 / 3 + 8 * U_FP32**2) + (4 * U_FP32 * logits.masked_fill(~may, 0.0)) ** 2
     moved = weight**2 * logit_error
     square = torch.einsum("hqk,khd->hqd", own + moved, v**2)
     square = square - 2 * out * torch.einsum("hqk,khd->hqd", moved, v) + out**2 * moved.sum(-1, keepdim=True)
-    summed = k.shape[0] * _U_FP32**2 * torch.einsum("hqk,khd->hqd", weight, v.abs()) ** 2
-    variance = square.clamp_min(0) + summed + (budget.out * out) ** 2 / 3
-    bound = CONFIDENCE * variance.sum(-1).sqrt()
-    return Expected(out.transpose(0, 1), bound.transpose(0, 1))
+    summed = k.shape[0] * U_FP32**2 * torch.einsum("hqk,khd->hqd", weight, v.abs()) ** 2
+    return Attended(out, square.clamp_min(0) + summed, weight)

@@ -67,7 +67,7 @@ class Session:
         return self._record(cell, verdict, findings, started)
 
     def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
-        from . import claims, verdicts
+        from . import claims, mla, verdicts
 
         validation = claims.validation(cell)
         findings["claims"] = [validation, claims.selector(cell), claims.kernel_block(cell)]
@@ -83,6 +83,8 @@ class Session:
             num_speculative_tokens=cell.num_speculative_tokens,
             lengths=cell.lengths,
         )
+        if cell.geometry.mla is not None:
+            batch = mla.in_worker_order(batch, 1 + cell.num_speculative_tokens)
         findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
         judge = verdicts.compiled if self.target.kind == "offline" else verdicts.computed
         return judge(cell, setup, batch, findings, self._enter)

@@ -9,7 +9,7 @@ import torch
 
 from ..batches import Batch
 from ..cell import Cell, Check, Flag, Phase, Verdict
-from . import failures, forward, inputs, judge, pool, route
+from . import failures, forward, inputs, judge, mla_inputs, pool, route
 from .setup import Setup
 
 Enter = Callable[[Phase], None]
@@ -35,7 +35,7 @@ def facts(cell: Cell, setup: Setup) -> dict[str, Any]:
 def compiled(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], enter: Enter) -> Verdict:
     """Run the dispatch once; every kernel it launches is compiled, none is executed."""
     placement = inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks)
-    values = inputs.random_values(batch, cell.geometry, getattr(torch, cell.dtype))
+    values = _values_of(cell).random_values(batch, cell.geometry, getattr(torch, cell.dtype))
     outcome = forward.run(setup, batch, placement, values, enter)
     return _unverified(outcome, findings) or Verdict.PASS
 
@@ -50,7 +50,7 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     dtype = getattr(torch, cell.dtype)
     checks: list[Check] = []
     findings["checks"] = checks
-    random = inputs.random_values(batch, cell.geometry, dtype)
+    random = _values_of(cell).random_values(batch, cell.geometry, dtype)
     outcome = _run(cell, setup, batch, placement, random, "nan", "forward", checks, enter)
     if _failed(checks, "forward"):
         again: list[Check] = []
@@ -60,7 +60,7 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
             findings.setdefault("flags", []).append(Flag.NAN_UNSAFE)
             checks[:] = [_reported(c) if c.part == "forward" else c for c in checks]
         checks += again
-    needles = inputs.needle_values(batch, cell.geometry, dtype)
+    needles = _values_of(cell).needle_values(batch, cell.geometry, dtype)
     _run(cell, setup, batch, placement, needles, "stale", "needles", checks, enter)
     bad = [c for c in checks if c.ok is False]
     if bad:
@@ -75,6 +75,11 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
         )
         return Verdict.UNVERIFIED
     return Verdict.PASS
+
+
+def _values_of(cell: Cell) -> Any:
+    """The module that makes values of the cell's geometry."""
+    return inputs if cell.geometry.mla is None else mla_inputs
 
 
 def _run(
@@ -96,6 +101,7 @@ def _run(
     if stored is None:
         checks.append(Check(part, None, fill, detail="the cache as stored cannot be read back"))
         return outcome
+    checks += judge.query_checks(cell, setup, values, outcome, fill)
     kernels = tuple(k.name for k in route.so_far())
     reference, bound = judge.expected(cell, setup, batch, values, stored, outcome, kernels)
     checks.append(judge.forward_check(part, fill, outcome, reference, bound))
@@ -147,6 +153,9 @@ def of_exception(
         return Verdict.REJECTED, (line,)
     if isinstance(error, ImportError):
         return Verdict.UNAVAILABLE, (line,)
+    if not failures.in_the_stack(error):
+        # Nothing of vLLM, AITER, Triton or torch raised it: capmatrix itself failed, and blames no backend.
+        return Verdict.UNVERIFIED, (f"unverified: capmatrix itself failed: {line}",)
     limit = _beyond_interpreter(error)
     if limit:
         return Verdict.UNVERIFIED, (f"unverified: interpreter: {limit}",)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,16 @@ _BACKEND_KEY = re.compile(rb"^\s*(axes\s*\.\s*)?[\"']?backend[\"']?\s*=|[{,]\s*b
 
 
 #: This plugin's options that take a value, which a parser that does not know them yet takes for a path.
-_VALUED = frozenset(
-    f"--{name}"
-    for name in (
-        "target preset force run-file aiter triton-cache limit-compile limit-run capmatrix-engine".split()
-    )
+_VALUED = (
+    "--target",
+    "--preset",
+    "--force",
+    "--run-file",
+    "--aiter",
+    "--triton-cache",
+    "--limit-compile",
+    "--limit-run",
+    "--capmatrix-engine",
 )
 
 
@@ -36,7 +42,7 @@ def command_line(config: Any, words: Sequence[str]) -> list[str]:
 
     ``config`` is a ``pytest.Config`` whose known arguments are parsed; ``words`` all that it was called with.
     """
-    values = {value for option, value in zip(words, words[1:], strict=False) if option in _VALUED}
+    values = {value for option, value in pairwise(words) if option in _VALUED}
     given = [path for path in config.known_args_namespace.file_or_dir or () if path not in values]
     if given:
         return given

@@ -48,7 +48,7 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
     path = options.run_file
     if options.resume:
         if path is None:
-            path = runfile.newest(directory, files, preset)
+            path = runfile.newest(directory.resolve(), files, preset)
         elif not path.exists():
             raise InputError("there is no such run to resume", file=path)
         before = runfile.peek(path)

@@ -35,12 +35,17 @@ def stem(files: Sequence[Path]) -> str:
 
 
 def header(
-    files: Sequence[Path], preset: str | None, targets: Sequence[str], force: str | None, cells: int
+    files: Sequence[Path],
+    directory: Path,
+    preset: str | None,
+    targets: Sequence[str],
+    force: str | None,
+    cells: int,
 ) -> dict[str, Any]:
-    """The first line of a run. ``cells``: how many the session selected; the time is UTC."""
+    """The first line of a run. ``directory``: where pytest was called; ``cells``: how many it selected; UTC."""
     return {
         "matrix": stem(files),
-        "files": [f.name for f in files],
+        "files": names(files, directory),
         "preset": preset or "",
         "targets": list(targets),
         "force": force or "",
@@ -48,6 +53,11 @@ def header(
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "capmatrix": __version__,
     }
+
+
+def names(files: Sequence[Path], directory: Path) -> list[str]:
+    """Matrix files as a run names them: relative to ``directory`` where they lie below, else without their place."""
+    return [f.relative_to(directory).as_posix() if f.is_relative_to(directory) else f.name for f in files]
 
 
 def new_path(directory: Path, files: Sequence[Path]) -> Path:
@@ -63,7 +73,7 @@ def new_path(directory: Path, files: Sequence[Path]) -> Path:
 
 def newest(directory: Path, files: Sequence[Path], preset: str | None) -> Path:
     """The newest run of these matrix files (and of ``preset``, if one is asked for). InputError where there is none."""
-    wanted = [f.name for f in files]
+    wanted = names(files, directory)
     for path in sorted((directory / DIRECTORY).glob("*.jsonl"), reverse=True):
         found = peek(path)
         if found.get("files") == wanted and (preset is None or found.get("preset") == preset):

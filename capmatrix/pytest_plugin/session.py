@@ -164,7 +164,8 @@ class MatrixPlugin:
             return
         run_plan = self.plan
         files = [Path(f) for f in run_plan.files]
-        head = runfile.header(files, run_plan.preset, run_plan.targets, run_plan.force, cells)
+        here = self.config.invocation_params.dir.resolve()
+        head = runfile.header(files, here, run_plan.preset, run_plan.targets, run_plan.force, cells)
         try:
             self._writer = RunWriter(run_plan.run_path, head, resume=run_plan.resume)
         except StoreError as error:

@@ -31,7 +31,7 @@ def cautions(report: Report) -> list[str]:
         )
     unverified = [r for r in ran if r.verdict is Verdict.UNVERIFIED]
     if unverified:
-        why = Counter(text.one_line(r.reasons[0], 160) if r.reasons else "no reason recorded" for r in unverified)
+        why = Counter(text.reason(r, 160) or "no reason recorded" for r in unverified)
         shown = "; ".join(f"{reason} ({n})" if n > 1 else reason for reason, n in why.most_common(3))
         more = f"; and {text.count(len(why) - 3, 'more reason')}" if len(why) > 3 else ""
         out.append(f"{text.count(len(unverified), 'cell')} unverified: {shown}{more}.")

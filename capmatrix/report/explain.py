@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..cell import Check, Claim, Environment, Failure, Flag, Force, Kernel, Record, Verdict
+from ..cell import Check, Claim, Environment, Failure, Flag, Force, Kernel, Phase, Record, Verdict
 from ..summary import DID_NOT_RUN, over_advertised, place, under_advertised
 from . import text
 from .lookup import find
@@ -137,8 +137,9 @@ def _claims(claims: Sequence[Claim], width: int) -> list[str]:
         label = _LAYERS.get(claim.layer, text.one_line(claim.layer, 40))
         detail = text.one_line(claim.detail, 2000)
         out += text.fill(f"{word:<4} {detail}", width, f"  {text.pad(label, 25)} ", " " * 33)
-        if claim.data:
-            out += text.fill(_json(claim.data), width, " " * 33, " " * 33)
+        data = {name: value for name, value in claim.data.items() if value not in ([], {}, "", None)}
+        if data:
+            out += text.fill(_json(data), width, " " * 33, " " * 33)
     return out
 
 
@@ -159,7 +160,9 @@ def _setup(record: Record, width: int) -> list[str]:
         rows.append(("kernel block", f"not resolved; manager block {c.block_size}"))
     if record.layout:
         rows.append(("layout", text.one_line(record.layout)))
-    rows += [(f"KV {text.one_line(n, 12)}", text.one_line(v, 400)) for n, v in record.kv_cache.items()]
+    if record.kv_cache:
+        facts = "; ".join(f"{n.replace('_', ' ')} {v}" for n, v in record.kv_cache.items())
+        rows.append(("KV cache", text.one_line(facts, 1000)))
     if record.graph_support:
         rows.append(("graph support", text.one_line(record.graph_support)))
     if record.shims:
@@ -190,7 +193,7 @@ def _route(route: Sequence[Kernel], width: int) -> list[str]:
         out.append("      " + "  ".join(text.pad(row[i], widths[i]) for i in shown))
         if kernel.detail:
             out += text.fill(text.one_line(kernel.detail), width, "      ", "      ")
-    if any(k.compile_s is None and k.kind == "triton" for k in route):
+    if any(k.compile_s is None and k.vgprs is not None for k in route):
         out += text.fill("A Triton kernel without a compile time came from Triton's cache.", width, "  ", "  ")
     return out
 
@@ -220,15 +223,17 @@ def _checks(checks: Sequence[Check], width: int) -> list[str]:
         return []
     heads = ("", "check", "unused slots", "rel. L2", "worst row", "max abs", "bound", "plain", "NaN", "unwritten")
     rows = [_check(c) for c in checks]
-    widths = [max(text.width(head), *(text.width(r[i]) for r in rows)) for i, head in enumerate(heads)]
+    shown = [i for i in range(len(heads)) if any(r[i] for r in rows)]
+    widths = {i: max(text.width(heads[i]), *(text.width(r[i]) for r in rows)) for i in shown}
     out = _section("Numbers")
     for row, detail in ((heads, ""), *zip(rows, (c.detail for c in checks))):
-        out.append("  " + "  ".join(text.pad(v, w) for v, w in zip(row, widths)))
+        out.append("  " + "  ".join(text.pad(row[i], widths[i]) for i in shown))
         if detail:
             out += text.fill(text.one_line(detail), width, " " * 8, " " * 8)
     out += text.fill(
-        "Errors are relative to the reference's norm, but for max abs; the bound is a unit-roundoff budget from "
-        "dtypes and lengths; plain: a plain implementation's error in the same dtypes.",
+        "Errors are relative to the reference's norm, but for max abs and the cache write's, which count half units "
+        "in the last place of the KV dtype; bounds are derived from dtypes and lengths; plain: the error of a plain "
+        "implementation in the same dtypes.",
         width,
         "  ",
         "  ",
@@ -280,7 +285,9 @@ def _durations(record: Record, width: int) -> list[str]:
         return []
     out = _section("Time")
     if record.durations:
-        parts = [f"{text.one_line(n, 40)} {text.seconds(s)}" for n, s in record.durations.items()]
+        order = {phase.value: i for i, phase in enumerate(Phase)}
+        spent = sorted(record.durations.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
+        parts = [f"{text.one_line(n, 40)} {text.seconds(s)}" for n, s in spent]
         out += _row("durations", ", ".join(parts), width)
     if record.started_at:
         out += _row("when", text.one_line(f"{record.started_at} to {record.ended_at or '?'}"), width)
@@ -303,8 +310,8 @@ def _environment(record: Record, environment: Environment | None, width: int) ->
     for label, facts in rows:
         if facts:
             out += _row(label, text.one_line(", ".join(f"{n} {v}" for n, v in facts.items()), 2000), width)
-    if environment.extensions:
-        out += _row("changed", "; ".join(text.one_line(e) for e in environment.extensions), width)
+    for i, extension in enumerate(environment.extensions):
+        out += _row("" if i else "changed", f"- {text.one_line(extension, 1000)}", width)
     home = place(record, environment)
     speaks = home.architecture or "no AMD architecture by itself"
     return out + _row("speaks for", text.one_line(speaks), width)

@@ -266,18 +266,15 @@ def _entry(records: list[Record], expected: list[str], notes: _Notes) -> Entry:
 
 def _notable(record: Record) -> bool:
     """Whether a record needs a line of its own: a pass only where it is marked, or contradicts its declaration."""
-    marked = bool(record.reasons) and any(f in text.MARKS for f in record.flags)
+    marked = bool(text.reason(record)) and any(f in text.MARKS for f in record.flags)
     return record.verdict is not Verdict.PASS or marked or summary.under_advertised(record)
 
 
 def _reason(record: Record) -> str:
-    """The one line that says why: the first reason, else the exception, else nothing known."""
-    if record.reasons:
-        reason = text.one_line(record.reasons[0])
-    elif record.failure is not None:
-        reason = text.one_line(f"{record.failure.type}: {record.failure.message}")
-    else:
-        reason = "" if record.verdict is Verdict.PASS else "no reason recorded"
+    """The one line that says why, with what the backend declares where that is another thing."""
+    reason = text.reason(record)
+    if not reason and record.verdict is not Verdict.PASS:
+        reason = "no reason recorded"
     if summary.over_advertised(record):
         reason += " (declared supported)"
     if summary.under_advertised(record):

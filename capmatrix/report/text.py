@@ -78,6 +78,21 @@ def one_line(value: object, limit: int = 300) -> str:
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 
 
+def reason(record: Record, limit: int = 300) -> str:
+    """The one line that says why: the first reason, else the exception, else what a fallback ran; "" for nothing.
+
+    The verdict's own word before a reason is left out, since it stands beside it.
+    """
+    if record.reasons:
+        return one_line(one_line(record.reasons[0], _LIMIT).removeprefix(f"{record.verdict.value}: "), limit)
+    if record.failure is not None:
+        return one_line(f"{record.failure.type}: {record.failure.message}", limit)
+    ran = list(dict.fromkeys(k.name for k in record.route if k.phase == "forward"))
+    if Flag.FALLBACK in record.flags and ran:
+        return one_line(f"fallback: ran {', '.join(ran)}", limit)
+    return ""
+
+
 def lines(value: object, limit: int = 20_000) -> list[str]:
     """Text from a record as printable lines, blank ends removed; the end is what is kept when it is too long."""
     text = str(value)

@@ -61,7 +61,8 @@ def test_resume_does_exactly_the_rest(project: Project, more: tuple[str, ...]) -
 
 
 def test_resume_finds_the_newest_run_with_its_options(project: Project) -> None:
-    file = project.matrix("TRITON_ATTN", "ROCM_ATTN", more=preset("p", "TRITON_ATTN", 16))
+    more = preset("p", "TRITON_ATTN", 16)
+    file = project.matrix("TRITON_ATTN", "ROCM_ATTN", batches=("decode", "verify"), more=more)
     project.run(file, "--preset", "p", "-k", "decode", target="offline:gfx950")
     result = project.run(file, "--resume", target=None)
     result.assert_outcomes(passed=2)

@@ -29,4 +29,4 @@ def test_ruff() -> None:
 @pytest.mark.slow
 def test_mypy() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
-    check("mypy", "--no-error-summary")
+    check("mypy", "--no-error-summary", "--no-incremental")

@@ -172,6 +172,8 @@ def test_a_commit_is_part_of_a_version() -> None:
     env = environment("offline:gfx942", commits={"aiter": "a" * 40})
     assert ("aiter", f"0.1.7.post2.dev18 ({'a' * 12})") in summary.versions(env)
     assert summary.versions(env) != summary.versions(environment("offline:gfx942"))
+    unknown = environment("offline:gfx942", commits={"aiter": "unknown", "vllm": ""})
+    assert summary.versions(unknown) == summary.versions(environment("offline:gfx942"))
 
 
 def test_a_point_is_a_cell_without_target_batch_and_scaling() -> None:

@@ -87,6 +87,18 @@ def test_a_failure_without_reasons_shows_its_exception() -> None:
     assert found.footnotes[0].reason == "AssertionError: query and key dtype differ"
 
 
+def test_the_verdicts_word_is_not_said_twice() -> None:
+    found, _ = only([record(verdict=Verdict.UNVERIFIED, reasons=("unverified: native: no code",))])
+    assert found.footnotes[0].reason == "native: no code"
+
+
+def test_a_fallback_without_reasons_names_what_ran() -> None:
+    route = (samples.WRITE, samples.PAGED, samples.PAGED)
+    found, entry = only([record(route=route, flags=(Flag.FALLBACK,))])
+    assert found.footnotes[0].reason == "fallback: ran kernel_paged_attention_2d"
+    assert entry.footnotes == (1,)
+
+
 def test_not_run_is_no_entry_and_never_unsupported() -> None:
     records = [record(cell(block_size=16)), record(cell(backend="TRITON_ATTN"), Verdict.REJECTED, reasons=("no",))]
     found, _ = only(records)
