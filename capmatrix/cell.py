@@ -7,7 +7,7 @@ it into JSON and back. Nothing here imports torch or vllm.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -221,11 +221,34 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     stderr_tail: str = ""
 
 
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long one attention call of a phase took, cache write included, under a workload profile.
+
+    ``phase``: ``decode`` (one query token a request), ``verify`` (1 + k) or ``prefill``. ``workload`` names
+    the profile that gave the batch its requests and lengths. Times in microseconds a call of one layer of
+    one rank: the median, and the interval it lies in over ``repeats`` repeats (``low_us`` to ``high_us``).
+    ``share_of_roofline`` is the bytes the call must move at the machine's measured bandwidth, over the time
+    (1: at the roofline). ``query_tokens`` is how many new tokens the call has over all its requests (0: not
+    recorded); ``detail`` says what else matters (clocks, cold or warm).
+    """
+
+    phase: Literal["decode", "verify", "prefill"]
+    workload: str
+    median_us: float
+    low_us: float
+    high_us: float
+    repeats: int
+    share_of_roofline: float | None = None
+    query_tokens: int = 0
+    detail: str = ""
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One cell's outcome. ``environment`` names an ``Environment`` of the same run file by its id.
 
     ``reasons`` are one line each, the first being the one a table shows. ``durations`` in seconds by
-    phase. ``kernel_block`` is None when set-up did not get that far. Times are UTC, ISO 8601.
+    phase. ``kernel_block`` is None when set-up did not get that far. ``times`` are measured kernel times, of
+    cells that passed. Points in time are UTC, ISO 8601.
     """
 
     cell_id: str
@@ -247,6 +270,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     checks: tuple[Check, ...] = ()
     shims: tuple[str, ...] = ()
     durations: dict[str, float] = {}
+    times: tuple[Timing, ...] = ()
     attempt: int = 1
     started_at: str = ""
     ended_at: str = ""

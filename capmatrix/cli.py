@@ -72,6 +72,7 @@ def pytest_arguments(arguments: argparse.Namespace, extra: Sequence[str]) -> lis
     """What ``run`` calls pytest with. ``extra`` are the words after ``--``. InputError for an unknown FILE."""
     file = matrix_path(arguments.file)
     words = [str(file), "--no-header", "-p", _plugin_name()]
+    words += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]  # of course: this is it
     if not file.resolve().is_relative_to(Path.cwd()) or "site-packages" in file.parts:
         # A shipped matrix: no project around it has a say, and nothing is written beside it.
         words += ["--rootdir", str(file.parent), "-c", os.devnull, "-p", "no:cacheprovider"]

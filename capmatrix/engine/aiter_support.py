@@ -8,6 +8,7 @@ What an AITER outside the range can still run is shown under its own version. No
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -138,7 +139,13 @@ def in_range(version: str, vllm: str = "0.32.0") -> bool | None:
     return known and SpecifierSet(known.versions).contains(parsed, prereleases=True)
 
 
-def classify(backend: str, aiter: Mapping[str, Any], failure: Failure | None, vllm: str = "0.32.0") -> str | None:
+def classify(
+    backend: str,
+    aiter: Mapping[str, Any],
+    failure: Failure | None,
+    vllm: str = "0.32.0",
+    triton: str | None = None,
+) -> str | None:
     """Why a cell that failed is ``unavailable`` because of its AITER; None when the failure is the backend's own.
 
     Args:
@@ -146,11 +153,13 @@ def classify(backend: str, aiter: Mapping[str, Any], failure: Failure | None, vl
         aiter: ``aiter_loader.describe()``.
         failure: what was raised; None for a cell that ran and was wrong.
         vllm: the installed vLLM's version.
+        triton: the installed Triton's version; asked of its metadata when None.
 
     A failure is AITER's when it was raised under, or in calling, AITER's code, and that AITER is outside
     vLLM's range or lacks the very thing that vLLM asked for. A wrong result of an AITER backend is AITER's
     when that AITER is outside the range. An AITER in range, and none that vLLM does not reach, is never
-    an excuse.
+    an excuse. Nor is it the backend's failure when upstream's Triton cannot compile one of AITER's Gluon
+    kernels: AITER's README asks for AMD's build.
     """
     version = str(aiter.get("version") or "")
     if failure is None:
@@ -158,12 +167,22 @@ def classify(backend: str, aiter: Mapping[str, Any], failure: Failure | None, vl
         return _reason(version, vllm, "its results are off") if blamed else None
     if not version:
         return _reason("", vllm, "") if backend in BACKENDS and _not_found(failure) else None
+    if _in_gluon(failure):
+        found = _triton_version() if triton is None else triton
+        if found and "amd" not in found:
+            return f"Triton {found} is upstream's, AITER {version}'s Gluon kernels need AMD's build: {_line(failure)}"
     lacking = _lacking(failure, aiter.get("missing", ()))
     if lacking is not None:
         return _reason(version, vllm, f"{lacking.text} came with {lacking.since}")
     if in_range(version, vllm) is False and _reached_aiter(failure):
-        return _reason(version, vllm, f"{failure.type}: {failure.message.splitlines()[0] if failure.message else ''}")
+        return _reason(version, vllm, _line(failure))
     return None
+
+
+def _line(failure: Failure) -> str:
+    """Type and the message's last line: Triton's compiler quotes the source first."""
+    lines = failure.message.strip().splitlines()
+    return f"{failure.type}: {lines[-1][:200]}" if lines else failure.type
 
 
 def _reason(version: str, vllm: str, detail: str) -> str:
@@ -196,3 +215,18 @@ def _reached_aiter(failure: Failure) -> bool:
         (failure.type == "TypeError" and _MISMATCH.search(failure.message) is not None)
         or (failure.type in ("ImportError", "ModuleNotFoundError", "AttributeError") and "aiter" in failure.message)
     )
+
+
+def _in_gluon(failure: Failure) -> bool:
+    frames = (failure.frame, *failure.traceback)
+    return any(f.startswith("aiter/ops/triton/gluon/") for f in frames) and any(
+        f.startswith("triton/experimental/gluon/") for f in frames
+    )
+
+
+def _triton_version() -> str:
+    """Of the distribution ``triton``; empty where another one (PyTorch's ROCm build) provides it."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -8,17 +8,23 @@ Layers: ``validation`` (the backend's own), ``selector`` (what vLLM picks when n
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import torch
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
+from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.worker.utils import AttentionGroup, prepare_kernel_block_sizes, select_common_block_size
 
-from ..cell import Cell, Claim
+from ..cell import Cell, Claim, Force
+from . import bare_package, failures, model_config
 
 #: The one block that MiniMax-M3's sparse layers take (vllm/models/minimax_m3/common/sparse_attention.py).
 _PEER_BLOCK = 128
@@ -96,36 +102,99 @@ def kernel_block(cell: Cell, spec: Any = None) -> Claim:
     return Claim("kernel_block", True, f"{cell.block_size} runs as kernel blocks of {resolved}{split}", data)
 
 
-def shared_group(cell: Cell, setup: Any) -> Claim:
+def shared_group(cell: Cell) -> Claim:
     """The kernel block of a group shared with a layer that takes only the block the family's target forces.
 
     The peer is MiniMax-M3's sparse attention, which declares [128]. Specs go through vLLM's own grouping.
     """
-    if cell.forced_block != _PEER_BLOCK:
+    if cell.forced_block != _PEER_BLOCK or cell.geometry.mla is not None:
         return Claim("shared_group", None, "no target of this family forces a block that a known peer declares")
+    bare_package.ensure("vllm.models.minimax_m3")
     from vllm.models.minimax_m3.common.sparse_attention import MiniMaxM3SparseBackend
 
-    backend = backend_class(cell.backend)
-    spec = replace(setup.spec, block_size=cell.forced_block)
-    specs = {"drafter": spec, "target": replace(spec)}
-    config = get_kv_cache_configs(setup.config, [specs], [spec.page_size_bytes * _BLOCKS])[0]
-    groups = [
-        [AttentionGroup(peer, [name], spec, index) for name, peer in (("drafter", backend), ("target", MiniMaxM3SparseBackend))]
-        for index in range(len(config.kv_cache_groups))
-    ]
-    data = {"peer": MiniMaxM3SparseBackend.get_name(), "peer_declares": [_PEER_BLOCK], "groups": len(groups)}
+    g = cell.geometry
+    spec = FullAttentionSpec(
+        block_size=_PEER_BLOCK, num_kv_heads=g.num_kv_heads, head_size=g.head_size, dtype=getattr(torch, cell.dtype)
+    )
+    layers = {"drafter": backend_class(cell.backend), "target": MiniMaxM3SparseBackend}
+    specs = {name: replace(spec) for name in layers}
+    # A pool for the longest sequence, in any configuration of this model: blocks are all that grouping reads.
+    config = model_config.vllm_config(replace_cell(cell, block_size=_PEER_BLOCK, backend="TRITON_ATTN"))
+    data = {"peer": MiniMaxM3SparseBackend.get_name(), "peer_declares": [_PEER_BLOCK]}
     try:
-        resolved = prepare_kernel_block_sizes(config, groups)
+        layouts = [layout.name for layout in get_supported_kv_cache_layouts(layers.values())]
+        resolve_kv_cache_layout(config, [layouts], specs.values())
+        pool = get_kv_cache_configs(config, [specs], [spec.page_size_bytes * _BLOCKS])[0]
+        groups = [
+            [AttentionGroup(layers[name], [name], spec, index) for name in group.layer_names]
+            for index, group in enumerate(pool.kv_cache_groups)
+        ]
+        data["groups"] = len(groups)
+        resolved = prepare_kernel_block_sizes(pool, groups)
     except ValueError as error:
         return Claim("shared_group", False, str(error), data)
-    return Claim("shared_group", True, f"the group runs kernel blocks of {resolved[0]}", data | {"resolved": resolved[0]})
+    return Claim("shared_group", True, f"the group runs kernel blocks of {resolved[0]}", data | {"resolved": resolved})
 
 
-def proposer(cell: Cell, metadata_class: str, allowed: tuple[str, ...] | None) -> Claim:
-    """Whether the V1 proposer's allow-list holds the metadata class; not applicable in V2."""
+#: Methods whose proposer goes on drafting with one token after its first pass (vllm/v1/spec_decode).
+_SEQUENTIAL = ("eagle", "eagle3", "mtp", "draft_model")
+
+
+def proposer(cell: Cell) -> Claim:
+    """Whether the V1 proposer's allow-list holds the backend's metadata class; not applicable in V2."""
     if cell.runner != "v1":
         return Claim("proposer", None, "not applicable: the V2 runner has no allow-list")
+    if cell.method not in _SEQUENTIAL or cell.num_speculative_tokens < 2:
+        return Claim("proposer", None, "not applicable: no second sequential draft step, so no list is checked")
+    bare_package.ensure("vllm.models.minimax_m3")
+    from vllm.v1.spec_decode.eagle import EagleProposer
+
+    config = model_config.vllm_config(replace_cell(cell, backend="TRITON_ATTN", method="eagle3"))
+    allowed = EagleProposer(config, torch.device("cpu")).allowed_attn_types
+    metadata = metadata_class(backend_class(cell.backend))
     if allowed is None:
-        return Claim("proposer", None, "not applicable: no list is checked for this method and platform")
-    verdict = metadata_class in allowed
-    return Claim("proposer", verdict, f"{metadata_class} {'is' if verdict else 'is not'} in the allow-list")
+        return Claim("proposer", None, "not applicable: vLLM checks no list on this platform")
+    names = [kind.__name__ for kind in allowed]
+    accepts = issubclass(metadata, allowed)
+    detail = f"{metadata.__name__} {'is' if accepts else 'is not'} in the V1 proposer's allow-list"
+    return Claim("proposer", accepts, detail, {"allowed": names})
+
+
+def metadata_class(backend: type[Any]) -> type[Any]:
+    """The class that the backend's builder builds, from its declaration as a generic; ``object`` if undeclared."""
+    for base in backend.get_builder_cls().__mro__:
+        for declared in getattr(base, "__orig_bases__", ()):
+            for argument in typing.get_args(declared):
+                if isinstance(argument, type):
+                    return argument
+    return object
+
+
+def replace_cell(cell: Cell, **fields: Any) -> Cell:
+    """The cell with other fields, unforced."""
+    return msgspec.structs.replace(cell, force=Force.NONE, kernel_block=None, **fields)
+
+
+#: Every claim layer, in the order of a record, with what answers it.
+LAYERS: dict[str, Callable[[Cell], Claim]] = {
+    "validation": validation,
+    "selector": selector,
+    "kernel_block": kernel_block,
+    "shared_group": shared_group,
+    "proposer": proposer,
+}
+
+
+def ask(cell: Cell) -> list[Claim]:
+    """What every layer says. A layer that cannot be asked claims nothing and says why.
+
+    Raises ImportError where the backend itself cannot be imported.
+    """
+    backend_class(cell.backend)
+    claims = []
+    for layer, answer in LAYERS.items():
+        try:
+            claims.append(answer(cell))
+        except Exception as error:
+            claims.append(Claim(layer, None, f"could not be asked: {failures.first_line(error)}"))
+    return claims

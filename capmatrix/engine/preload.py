@@ -20,7 +20,14 @@ def backends() -> None:
     for name in ROCM_BACKENDS:
         with contextlib.suppress(Exception):
             AttentionBackendEnum[name].get_class()
-    from . import claims, forward, judge, setup  # noqa: F401
+    from . import claims, failures, forward, intended, judge, pool, setup, verdicts  # noqa: F401
+
+
+def compiler() -> None:
+    """Hash Triton's own files, which it does once a process before it can use its cache (half a second)."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()
 
 
 def models() -> None:

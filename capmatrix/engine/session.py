@@ -36,12 +36,15 @@ class Session:
         self.target = target
         self.environment = environment
         self._shared: tuple[object, Any] | None = None
+        self._aiter: dict[str, Any] | None = None
+        self._claimed: tuple[object, list[Claim]] | None = None
         self._phase = Phase.SELECT
         self._phases: list[tuple[Phase, float]] = []
         self._emit: Emit = lambda kind, data: None
         compile_watch.install(self._compiling, self._compiled)
         preload.backends()
         preload.models()
+        preload.compiler()
 
     def run(self, cell: Cell, emit: Emit) -> Record:
         """One cell's record; whatever vLLM, Triton or AITER raises becomes its verdict."""
@@ -58,24 +61,37 @@ class Session:
         try:
             verdict = self._judge(cell, findings)
         except Exception as error:
-            verdict, reasons = self._of_exception(cell, error, findings)
-            findings["reasons"] = reasons
+            verdict, findings["reasons"] = self._of_exception(cell, error, findings)
             findings["failure"] = failures.describe(error)
             if verdict is Verdict.ERROR:
                 # A half-built or half-written set-up must not serve the next batch.
                 self._shared = None
+        blamed = self._aiter_to_blame(cell, verdict, findings)
+        if blamed:
+            findings["reasons"] = (blamed, *findings.get("reasons", ()))
+            verdict = Verdict.UNAVAILABLE
         return self._record(cell, verdict, findings, started)
 
-    def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
-        from . import claims, mla, verdicts
+    def _aiter_to_blame(self, cell: Cell, verdict: Verdict, findings: dict[str, Any]) -> str | None:
+        """Why an AITER outside vLLM's range, not the backend, is at fault; None when it is not."""
+        from . import aiter_loader, aiter_support
 
-        validation = claims.validation(cell)
-        findings["claims"] = [validation, claims.selector(cell), claims.kernel_block(cell)]
-        if not validation.accepts and cell.force is not Force.VALIDATION:
+        if verdict not in (Verdict.ERROR, Verdict.WRONG, Verdict.UNAVAILABLE):
+            return None
+        if self._aiter is None:
+            self._aiter = aiter_loader.describe()
+        vllm = self.environment.versions["vllm"]
+        return aiter_support.classify(cell.backend, self._aiter, findings.get("failure"), vllm)
+
+    def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
+        from . import mla, verdicts
+
+        findings["claims"] = self._claims(cell)
+        validation = findings["claims"][0]
+        if validation.accepts is False and cell.force is not Force.VALIDATION:
             findings["reasons"] = tuple(validation.data["reasons"])
             return Verdict.REJECTED
         setup = self._setup(cell)
-        findings["claims"].append(claims.shared_group(cell, setup))
         findings |= verdicts.facts(cell, setup)
         batch = batches.build(
             cell.batch,
@@ -88,6 +104,14 @@ class Session:
         findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
         judge = verdicts.compiled if self.target.kind == "offline" else verdicts.computed
         return judge(cell, setup, batch, findings, self._enter)
+
+    def _claims(self, cell: Cell) -> list[Claim]:
+        from . import claims
+
+        key = codec.setup_key(cell), cell.lengths
+        if self._claimed is None or self._claimed[0] != key:
+            self._claimed = key, claims.ask(cell)
+        return list(self._claimed[1])
 
     def _setup(self, cell: Cell) -> Any:
         import torch

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..archs import Arch, get
-from .shims import answering
+from .shims import answering, note
 
 
 def properties(arch: Arch) -> SimpleNamespace:
@@ -47,6 +47,7 @@ def install(arch_name: str) -> None:
     }
     for name, answer in cuda.items():
         setattr(torch.cuda, name, answering(f"torch.cuda.{name}", answer))
+    torch.cuda.Event = _Event  # type: ignore[misc,assignment]
     accelerator: dict[str, Any] = {
         "empty_cache": None,
         "synchronize": None,
@@ -62,6 +63,26 @@ def install(arch_name: str) -> None:
             if module is not None and hasattr(module, name):
                 setattr(module, name, answering(f"torch.accelerator.{name}", answer))
     _without_pinned_memory()
+
+
+class _Event:
+    """``torch.cuda.Event`` where everything is done by the time it is asked for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        note("torch.cuda.Event")
+
+    def record(self, stream: Any = None) -> None:
+        """Nothing is pending."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing is pending."""
+
+    def synchronize(self) -> None:
+        """Nothing is pending."""
+
+    def query(self) -> bool:
+        """It has happened."""
+        return True
 
 
 def _without_pinned_memory() -> None:

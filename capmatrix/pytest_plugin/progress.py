@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ _MARKUP: Mapping[str, dict[str, bool]] = {
     "xpassed": {"cyan": True, "bold": True},
 }
 
+#: Finished cells whose pace the estimate of the rest goes by: compilation makes early cells the slower ones.
+_RECENT = 32
+
 Write = Callable[..., None]
 
 
@@ -30,7 +34,7 @@ class Progress:
         self._write = write
         self._slow = slow
         self._clock = clock
-        self._began: float | None = None
+        self._ends: deque[float] = deque(maxlen=_RECENT + 1)
         self.total = 0
         self.done = 0
         self.resumed = 0
@@ -39,7 +43,6 @@ class Progress:
     def begin(self, total: int) -> None:
         """The cells are known and the first is about to start."""
         self.total = total
-        self._began = self._clock()
 
     def starting(self, server: str, target: str) -> None:
         """A cell needs a worker server that does not run yet; said once a server."""
@@ -54,6 +57,10 @@ class Progress:
         if facts["resumed"]:
             self.resumed += 1
             return
+        now = self._clock()
+        if not self._ends:
+            self._ends.append(now - facts["seconds"])  # not since the start: that was spent on a server
+        self._ends.append(now)
         width = len(str(self.total))
         text = (
             f"[{self.done:>{width}}/{self.total}] {facts['verdict']:<11} {facts['rung']:<11} "
@@ -65,11 +72,11 @@ class Progress:
         self._write(text, **_markup(facts))
 
     def remaining(self) -> float | None:
-        """Seconds the rest will take at the pace so far; None when nothing is left or known."""
-        ran, left = self.done - self.resumed, self.total - self.done
-        if self._began is None or ran < 1 or left < 1:
+        """Seconds the rest will take at the pace of late; None when nothing is left or known."""
+        left = self.total - self.done
+        if len(self._ends) < 2 or left < 1:
             return None
-        return (self._clock() - self._began) / ran * left
+        return (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1) * left
 
 
 def duration(seconds: float) -> str:

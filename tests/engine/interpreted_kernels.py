@@ -378,11 +378,12 @@ def rows_kernel(x, o, M: tl.constexpr, N: tl.constexpr):
     tl.store(o + 2 * M + n, tl.sum(v, axis=0, keep_dims=True).reshape(N))
     tl.store(o + 2 * M + N, tl.sum(v))
     tl.store(o + 2 * M + N + 1 + m, tl.min(tl.where(v > 0, v, float("nan")), axis=1))
+    tl.store(o + 3 * M + N + 1 + m, tl.max(tl.where(v < 0, v, float("nan")), axis=1))
 
 
 @case
 def rows_bf16():
-    x, out = inputs(128)[0].to(BF16).reshape(8, 16), torch.zeros(41)
+    x, out = inputs(128)[0].to(BF16).reshape(8, 16), torch.zeros(49)
     rows_kernel[(1,)](x, out, M=8, N=16)
     return out.tolist()
 

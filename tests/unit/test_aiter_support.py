@@ -148,6 +148,29 @@ def test_failures_that_are_the_backends(backend: str, aiter: dict[str, Any], fai
     assert aiter_support.classify(backend, aiter, failure) is None
 
 
+GLUON = _failure(
+    "CompilationError",
+    "at 318:8:\n  gl.load(x)\n  ^\nexpected offsets type layout",
+    "triton/experimental/gluon/_runtime.py:40 make_ir",
+    "aiter/ops/triton/gluon/mla_gluon.py:1046 mla_gluon",
+    "triton/compiler/compiler.py:307 compile",
+)
+
+
+@pytest.mark.parametrize(("triton", "blamed"), [("3.7.1", True), ("3.7.0+amd.rocm7.2", False), ("", False)])
+def test_upstreams_triton_is_no_fault_of_a_gluon_kernels_backend(triton: str, blamed: bool) -> None:
+    reason = aiter_support.classify("ROCM_AITER_MLA", GOOD, GLUON, triton=triton)
+    assert (reason is not None) is blamed
+    if reason is not None:
+        assert reason.startswith("Triton 3.7.1 ")
+        assert reason.endswith("expected offsets type layout")
+
+
+def test_a_compile_error_outside_gluon_is_the_backends() -> None:
+    elsewhere = _failure("CompilationError", "at 1:1", "triton/compiler/compiler.py:1 f", "aiter/ops/triton/x.py:1 f")
+    assert aiter_support.classify("ROCM_AITER_UNIFIED_ATTN", GOOD, elsewhere, triton="3.7.1") is None
+
+
 def test_a_checkout_is_found_by_its_root_or_its_package(package: Path) -> None:
     commit = "e" * 40
     (package.parent / "COMMIT").write_text(commit + "\n", encoding="utf-8")

@@ -185,6 +185,22 @@ def test_stopped_supervisor_is_ended(make_pool: MakePool, tag: str) -> None:
     assert not running(tag)
 
 
+def test_everything_above_the_worker_killed_at_once(tmp_path: Path, tag: str) -> None:
+    """With owner, supervisor, forkserver and keeper gone in one moment, a worker in the middle of a cell ends too."""
+    gate = tmp_path / "gate"
+    owner = client(tmp_path / "session", tmp_path / "log", f"WAITS_FOR_FILE={gate}")
+    started = Path(f"{gate}.running")
+    assert wait_for(lambda: started.exists() and started.read_text())
+    worker = int(started.read_text())
+    above = [pid for pid in running(tag) if pid != worker]
+    assert len(above) == 4
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none can act on another's end
+        for pid in above:
+            os.kill(pid, number)
+    owner.communicate()
+    assert wait_for(lambda: not running(tag)) is True
+
+
 def test_killed_server_repeats_the_cell_and_says_so(make_pool: MakePool, tmp_path: Path) -> None:
     """A server lost during a cell: the cell is run again, and its record says so."""
     record = make_pool().run(cell("KILLS_SERVER_ONCE", argument=str(tmp_path / "done")))
