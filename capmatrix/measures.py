@@ -13,7 +13,7 @@ import msgspec
 
 from . import published
 from .cell import Timing
-from .evidence import Served, Standing, Time
+from .evidence import Condition, Served, Standing, Time
 from .grid import Workload
 from .published import METRICS, Load
 
@@ -42,7 +42,8 @@ class Cost(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Setting:
-    """One comparison. ``load`` orders settings: the larger decides. ``phases``: cost by phase and backend (µs)."""
+    """One comparison. ``load`` orders settings: the larger decides. ``phases``: cost by phase and backend (µs).
+    ``note`` says what was not weighed, ``doubt`` under which assumption another backend would be first."""
 
     kind: str
     title: str
@@ -54,6 +55,7 @@ class Setting:
     gpu_stated: bool = True
     phases: Mapping[str, Mapping[str, Cost]] = field(default_factory=dict)
     note: str = ""
+    doubt: str = ""
 
 
 def settings(
@@ -62,14 +64,17 @@ def settings(
     """Every setting in which a candidate was measured, the one that decides first.
 
     ``wanted`` names the workload profile to weigh by (empty: any). Serving outranks step times; a setting
-    that fits the profile outranks one that does not; then the one with more candidates, the heavier load and
-    the newer date.
+    that fits the profile outranks one that does not, and a comparison outranks a lone figure; then the one with
+    more candidates, the heavier load and the newer date.
     """
     candidates = [s for s in standings if s.state == "pass"]
     found = _serving(candidates, workloads.get(wanted)) + _stepping(candidates, workloads, wanted, method)
     return sorted(
-        found, key=lambda s: (not s.fits, _STRENGTH.index(s.kind), -len(s.costs), *(-n for n in s.load), _newer(s), s.title)
-    )
+        found,
+        key=lambda s: (
+            not s.fits, len(s.costs) < 2, _STRENGTH.index(s.kind), -len(s.costs), *(-n for n in s.load), _newer(s), s.title
+        ),
+    )  # fmt: skip
 
 
 def _newer(setting: Setting) -> tuple[int, ...]:
@@ -81,8 +86,8 @@ def _serving(candidates: Sequence[Standing], profile: Workload | None) -> list[S
     for one in candidates:
         for served in one.served:
             if served.result.status == "pass":
-                load = msgspec.json.encode(msgspec.structs.replace(served.result.load, prompts=None))
-                groups.setdefault((served.table.name, load), []).append((one.backend, served))
+                same = msgspec.json.encode(msgspec.structs.replace(served.result.load, prompts=None))
+                groups.setdefault((served.table.name, same), []).append((one.backend, served))
     out = []
     for (name, _), group in groups.items():
         table, load = group[0][1].table, group[0][1].result.load
@@ -155,31 +160,31 @@ def calls(method: str, role: str, k: int) -> dict[str, int]:
 def _stepping(
     candidates: Sequence[Standing], workloads: Mapping[str, Workload], wanted: str, method: str
 ) -> list[Setting]:
-    groups: dict[tuple[object, ...], dict[str, list[Time]]] = {}
+    groups: dict[tuple[str, Condition, str], dict[str, list[Time]]] = {}
     for one in candidates:
         for time in one.times:
             place = (time.machine, time.condition, time.timing.workload)
             groups.setdefault(place, {}).setdefault(one.backend, []).append(time)
     out = []
     for (machine, condition, name), by_backend in groups.items():
-        k = condition.num_speculative_tokens  # type: ignore[attr-defined]
-        profile = workloads.get(str(name))
+        k = condition.num_speculative_tokens
+        profile = workloads.get(name)
         role = "target" if method == "none" else "drafter"
         made = _step_costs(by_backend, profile, calls(method, role, k))
         if made is None:
             continue
-        costs, phases, note = made
+        costs, phases, note, doubt = made
         load = (profile.concurrency, profile.input) if profile else (0, 0)
         title = f"workload {name} on {machine or 'an unnamed GPU'}, {condition}"
         out.append(
-            Setting(STEP_TIME, title, "us a layer", costs, load, "", not wanted or wanted == name, True, phases, note)
+            Setting(STEP_TIME, title, "us a layer", costs, load, "", not wanted or wanted == name, True, phases, note, doubt)
         )
     return out
 
 
 def _step_costs(
     by_backend: Mapping[str, Sequence[Time]], profile: Workload | None, step: Mapping[str, int]
-) -> tuple[dict[str, Cost], dict[str, dict[str, Cost]], str] | None:
+) -> tuple[dict[str, Cost], dict[str, dict[str, Cost]], str, str] | None:
     """Cost of serving the profile's requests once, in µs of one layer: prefill calls, and a step's calls times steps.
 
     Steps are counted as one output token each, an upper bound; where counting them as 1 + k tokens each would
@@ -210,18 +215,17 @@ def _step_costs(
 
     most = float(profile.output) if profile is not None else 1.0
     costs = {b: total(b, most) for b in measured}
-    notes = []
+    note = doubt = ""
     if profile is None:
-        notes.append("the workload profile is not known here: one step, prefill not weighed")
+        note = "the workload profile is not known here: one step, prefill not weighed"
     elif not prefilled:
-        notes.append("prefill not measured for every candidate, or its tokens not recorded: not weighed")
+        note = "prefill not measured for every candidate, or its tokens not recorded: not weighed"
     if profile is not None and len(measured) > 1:
-        k = max(profile.speculative_tokens, 0)
-        fewest = {b: total(b, most / (1 + k)) for b in measured}
+        fewest = {b: total(b, most / (1 + profile.speculative_tokens)) for b in measured}
         first, other = (min(c, key=lambda b: (c[b].mid, b)) for c in (costs, fewest))
         if first != other:
-            notes.append(f"were every draft accepted, {other} would be first")
-    return costs, phases, "; ".join(notes)
+            doubt = f"were every draft accepted, {other} would be first"
+    return costs, phases, note, doubt
 
 
 def _time_cost(times: Sequence[Time]) -> Cost:

@@ -94,8 +94,8 @@ def choose(policy: str, candidates: Sequence[Candidate], margin_percent: float, 
         decided = "only candidate"
     elif len(pool) == 1:
         decided = "evidence"
-    elif policy == "safest" and (chosen.rung, chosen.shapes) != (ranked[1].rung, ranked[1].shapes):
-        decided = "evidence"
+    elif policy == "safest":
+        decided = "dependencies" if _safety(ranked[1]) == _safety(chosen) else "evidence"
     elif len(by_cost) > 1:
         decided = measured_by
     else:
@@ -135,9 +135,13 @@ def _lightest(pool: Sequence[Candidate], margin_percent: float) -> list[Candidat
     return sorted(pool, key=order)
 
 
+def _safety(c: Candidate) -> tuple[int, int, int, int]:
+    return c.missing, -strength(c.rung), -c.shapes, c.blemishes
+
+
 def _safest(pool: Sequence[Candidate], margin_percent: float) -> list[Candidate]:
     def order(c: Candidate) -> tuple[object, ...]:
-        return c.missing, -strength(c.rung), -c.shapes, c.blemishes, c.cost is None, *_ties(c)
+        return *_safety(c), c.cost is None, *_ties(c)
 
     return sorted(pool, key=order)
 
