@@ -13,7 +13,7 @@ import msgspec
 
 from .cell import Rung
 from .defaults import Other, Row
-from .evidence import Standing
+from .standing import Standing
 from .measures import Setting
 from .policies import EXTRA_DEPENDENCIES, Candidate, place
 from .rowparts import dated, margin, rounded, times

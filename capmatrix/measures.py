@@ -13,7 +13,7 @@ import msgspec
 
 from . import published
 from .cell import Timing
-from .evidence import Condition, Served, Standing, Time
+from .standing import Condition, Served, Standing, Time
 from .grid import Workload
 from .published import METRICS, Load
 
@@ -69,12 +69,12 @@ def settings(
     """
     candidates = [s for s in standings if s.state == "pass"]
     found = _serving(candidates, workloads.get(wanted)) + _stepping(candidates, workloads, wanted, method)
-    return sorted(
-        found,
-        key=lambda s: (
-            not s.fits, len(s.costs) < 2, _STRENGTH.index(s.kind), -len(s.costs), *(-n for n in s.load), _newer(s), s.title
-        ),
-    )  # fmt: skip
+
+    def order(s: Setting) -> tuple[object, ...]:
+        heavier = tuple(-n for n in s.load)
+        return not s.fits, len(s.costs) < 2, _STRENGTH.index(s.kind), -len(s.costs), *heavier, _newer(s), s.title
+
+    return sorted(found, key=order)
 
 
 def _newer(setting: Setting) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ def _fits(load: Load, profile: Workload) -> bool:
 
 def _serving_cost(metric: str, rows: Sequence[Served]) -> Cost:
     values = sorted(row.result.figures[metric] for row in rows)
-    repeats = max(len(values), max(row.result.repeats for row in rows))
+    repeats = max(len(values), *(row.result.repeats for row in rows))
     # The middle of several rows; of an even number, the one that is worse.
     more = METRICS[metric].better > 0
     value = values[(len(values) - 1) // 2] if more else values[len(values) // 2]
@@ -176,8 +176,9 @@ def _stepping(
         costs, phases, note, doubt = made
         load = (profile.concurrency, profile.input) if profile else (0, 0)
         title = f"workload {name} on {machine or 'an unnamed GPU'}, {condition}"
+        fits = not wanted or wanted == name
         out.append(
-            Setting(STEP_TIME, title, "us a layer", costs, load, "", not wanted or wanted == name, True, phases, note, doubt)
+            Setting(STEP_TIME, title, "us a layer", costs, load, fits=fits, phases=phases, note=note, doubt=doubt)
         )
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .evidence import Standing
+from .standing import Standing
 from .measures import Cost
 
 

@@ -13,11 +13,12 @@ from typing import NamedTuple
 from .cell import Rung
 from .defaults import Defaults, Key, Other, Row
 from .drafters import Family
-from .evidence import Evidence, Standing
+from .evidence import Evidence
 from .grid import Workload
 from .hysteresis import against_weaker, held, marked
 from .measures import STEP_TIME, Cost, Setting, settings
 from .policies import DEFAULT_MARGIN, DEFAULT_POLICY, EXTRA_DEPENDENCIES, Candidate, Choice, choose, place
+from .standing import Standing
 from .rowparts import dated, margin, rounded, times
 from .summary import strength
 

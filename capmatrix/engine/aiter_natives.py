@@ -47,15 +47,18 @@ def compile_ops(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if function.__name__.startswith("_") and list(inspect.signature(function).parameters) == ["dummy"]:
             return functools.partial(_enumeration, fc_name or function.__name__)
-        stand_in = _stand_in(function.__name__.lstrip("_"), inspect.signature(function), gen_fake)
+        code, signature = function.__code__, inspect.signature(function)
+        name = function.__name__.lstrip("_")
+        stand_in = _stand_in(name, signature, gen_fake, code.co_filename, code.co_firstlineno)
         return torch_compile_guard()(functools.wraps(function)(stand_in))
 
     return decorate
 
 
-def _stand_in(name: str, signature: inspect.Signature, gen_fake: Callable[..., Any] | None) -> Callable[..., Any]:
-    def operator(*args: Any, custom_build_args: Any = None, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
+def _stand_in(
+    name: str, signature: inspect.Signature, gen_fake: Callable[..., Any] | None, file: str, line: int
+) -> Callable[..., Any]:
+    def reached(bound: inspect.BoundArguments, args: Any, kwargs: Any) -> Any:
         bound.apply_defaults()
         exact = EXACT.get(name)
         if exact is not None:
@@ -67,6 +70,11 @@ def _stand_in(name: str, signature: inspect.Signature, gen_fake: Callable[..., A
             native_ops.claim(out)
         return _answer(name, signature.return_annotation, given, gen_fake, args, kwargs)
 
+    def operator(*args: Any, custom_build_args: Any = None, **kwargs: Any) -> Any:
+        return reached(signature.bind(*args, **kwargs), args, kwargs)
+
+    # A call that does not fit AITER's signature is told as raised where AITER states it.
+    operator.__code__ = operator.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name)
     return operator
 
 
@@ -123,7 +131,7 @@ def interface(file: Path) -> dict[str, Callable[..., Any]]:
     """Stand-ins for the public functions of a module that leads to compiled code, by the parameters it states."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
-    found = {node.name: _stand_in(node.name, _signature(node), None) for node in functions}
+    found = {node.name: _stand_in(node.name, _signature(node), None, str(file), node.lineno) for node in functions}
     for node in tree.body:
         # name = other_name
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in found:

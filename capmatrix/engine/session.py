@@ -31,7 +31,7 @@ class Session:
     """Cells of one target and switch set; cells that differ only in batch share their set-up."""
 
     def __init__(self, target: targets.Target, environment: Any) -> None:
-        from . import compile_watch, preload
+        from . import compile_watch, flex, preload
 
         self.target = target
         self.environment = environment
@@ -43,6 +43,8 @@ class Session:
         self._emit: Emit = lambda kind, data: None
         compile_watch.install(self._compiling, self._compiled)
         preload.backends()
+        if target.kind == "offline":
+            flex.stop_at_the_kernel()
         preload.models()
         preload.compiler()
 

@@ -180,6 +180,8 @@ def _batch(record: Record, other: bool) -> str:
 
 
 def _footnote(note: Footnote) -> str:
+    if note.claim:
+        return f"declared: {_text(note.reason)}"
     word = _verdict(note.verdict, note.rung)
     out = f"conflict: <code>{_text(note.conflict)}</code> says {word}" if note.conflict else word
     if note.phase:

@@ -134,6 +134,8 @@ def entry_text(entry: Entry) -> str:
 
 def footnote_text(note: Footnote, limit: int = 300) -> str:
     """The footnote's line, its reason in a code span."""
+    if note.claim:
+        return f"declared: {code(note.reason, limit)}"
     out = f"conflict: {code(note.conflict, 60)} says {note.verdict.value}" if note.conflict else note.verdict.value
     if note.verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE):
         out += f" ({note.rung.value})"

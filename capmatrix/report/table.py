@@ -44,7 +44,8 @@ class Row(NamedTuple):
 class Footnote:
     """``number`` counts through all tables of a report; ``batches`` are those that the line holds for.
 
-    ``conflict`` is the target that says otherwise, empty in a footnote on the entry's own verdict.
+    ``conflict`` is the target that says otherwise, empty in a footnote on the entry's own verdict. With
+    ``claim`` the footnote is not about a verdict but about what that claim layer refuses.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Footnote:
     batches: tuple[str, ...]
     reason: str
     conflict: str = ""
+    claim: str = ""
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,9 @@ def _entry(records: list[Record], expected: list[str], notes: _Notes) -> Entry:
     findings = sorted(found.findings, key=lambda f: order.index(f.record.verdict))
     note(f.record for f in findings if _notable(f.record))
     note((r for f in findings for r in f.conflicts), conflict=True)
+    # What ran alone can still fail beside its target: the claim stands by itself, whatever the verdict.
+    for refusal in dict.fromkeys(filter(None, map(_refused_group, records))):
+        numbers.append(notes.number(Footnote(0, Verdict.PASS, Rung.DECLARED, "", (), refusal, claim="shared_group")))
     have = {f.batch for f in found.findings}
     blocks = {f.record.kernel_block for f in found.findings if f.ran}
     kernel_block = blocks.pop() if len(blocks) == 1 else None
@@ -268,6 +273,15 @@ def _notable(record: Record) -> bool:
     """Whether a record needs a line of its own: a pass only where it is marked, or contradicts its declaration."""
     marked = bool(text.reason(record)) and any(f in text.MARKS for f in record.flags)
     return record.verdict is not Verdict.PASS or marked or summary.under_advertised(record)
+
+
+def _refused_group(record: Record) -> str:
+    """What vLLM says of a group shared with a layer of the family's target, where it refuses it."""
+    for claim in record.claims:
+        if claim.layer == "shared_group" and claim.accepts is False:
+            peer = claim.data.get("peer", "a layer of its target")
+            return text.one_line(f"in one group with {peer}: {claim.detail}", 300)
+    return ""
 
 
 def _reason(record: Record) -> str:

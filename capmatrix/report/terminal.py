@@ -205,6 +205,8 @@ def entry_text(entry: Entry, rung: Callable[[Rung], str]) -> tuple[str, str]:
 
 def footnote_text(note: Footnote) -> str:
     """``error (compiled) at compile, in verify: <reason>``; of a conflict, the target first."""
+    if note.claim:
+        return f"declared: {note.reason}"
     out = f"conflict: {note.conflict} says {note.verdict.value}" if note.conflict else note.verdict.value
     if note.verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE):
         out += f" ({note.rung.value})"
@@ -221,7 +223,7 @@ def _legend(report: Report, width: int, paint: Paint) -> list[str]:
     def line(name: str, meaning: str) -> None:
         out.extend(text.fill(meaning, width, f"  {name:<12} ", " " * 15))
 
-    shown = {e.verdict for e in entries} | {n.verdict for t in report.tables for n in t.footnotes}
+    shown = {e.verdict for e in entries} | {n.verdict for t in report.tables for n in t.footnotes if not n.claim}
     for verdict in Verdict:
         if verdict in shown:
             line(verdict.value, text.VERDICT_MEANING[verdict])

@@ -96,7 +96,7 @@ FILES = {
 }
 
 SCRIPT = """
-    import importlib.metadata, importlib.util, json, os, sys
+    import importlib.metadata, importlib.util, json, os, sys, traceback
     os.environ["CAPMATRIX_VIRTUAL_ARCH"] = "gfx950"
     import torch
     from capmatrix.engine import aiter_loader, native_ops, route
@@ -126,6 +126,11 @@ SCRIPT = """
         aiter.plan(torch.zeros(1))
     except route.NativeMissing as error:
         facts["plan"] = error.name
+    try:
+        aiter.fmha_fwd(q, q, sink=q)
+    except TypeError as error:
+        last = [f for f in traceback.extract_tb(error.__traceback__) if "/aiter/" in f.filename][-1]
+        facts["misfit"] = [last.filename.rpartition("/aiter/")[2], last.name]
     facts["left"] = [n for n in ("cpp_extension", "torch_guard") if n in sys.modules]
     print(json.dumps(facts))
     """
@@ -201,6 +206,10 @@ def test_an_operator_with_one_right_answer_is_computed(facts: Any) -> None:
 
 def test_a_number_that_only_native_code_knows_ends_the_cell(facts: Any) -> None:
     assert facts["plan"] == "aiter.plan"
+
+
+def test_a_call_that_does_not_fit_is_told_as_raised_in_aiter(facts: Any) -> None:
+    assert facts["misfit"] == ["ops/attention.py", "fmha_fwd"]
 
 
 def test_changed_code_is_not_cached_beside_aiters(facts: Any, checkout: Path) -> None:
