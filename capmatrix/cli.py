@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__
+from . import __version__, commands_selection
 from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ def show(arguments: argparse.Namespace, extra: list[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, extra: list[str]) -> int:
-    """``capmatrix report``: the support table of runs as Markdown or HTML, or everything as JSON."""
+    """``capmatrix report``: the support table of runs as Markdown, HTML or JSON; of tables, the table."""
+    if commands_selection.is_table(arguments.runs):
+        return commands_selection.report_table(arguments)
     found = _read(arguments.runs)
     if arguments.format == "json":
         from .codec import encode
@@ -273,8 +275,8 @@ def _parser() -> argparse.ArgumentParser:
     one = add("show", show, "Show the support table of runs.")
     one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
 
-    one = add("report", report, "Write the support table of runs.")
-    one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
+    one = add("report", report, "Write the support table of runs, or a published or derived table.")
+    one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged; or a table (.toml)")
     one.add_argument("--format", choices=("md", "html", "json"), default="md", help="default: md")
     one.add_argument("-o", dest="output", metavar="FILE", help="where to write (default: standard output)")
 
@@ -282,6 +284,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("cell", metavar="CELL", help='its id, or tokens that only it has: "ROCM_ATTN b128 verify"')
     one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
 
+    commands_selection.add_to(add)
     add("doctor", doctor, "Say what this machine can run, and why not the rest.")
     return parser
 

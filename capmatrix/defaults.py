@@ -63,7 +63,8 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     ``times_fastest`` the choice's cost over its. ``requires``: dependencies beyond vLLM's own. ``switches``:
     environment the choice was seen to need. ``marks``: ``provisional``, ``unrepeated``, ``incomplete``,
     ``conflict``, ``gpu not stated``, ``kept``, ``carried``, ``stale``. ``phases``: the backend that wins each
-    phase, where they differ. ``dated_from`` and ``dated_to``: days of the oldest and newest evidence.
+    phase, where they differ. ``dated_from`` and ``dated_to``: days of the oldest and newest evidence. ``stale``:
+    why it is out of date, where that was asked.
     """
 
     architecture: str
@@ -92,6 +93,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     conflicts: tuple[str, ...] = ()
     dated_from: str = ""
     dated_to: str = ""
+    stale: str = ""
     records: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
     versions: dict[str, str] = {}

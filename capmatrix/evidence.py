@@ -18,6 +18,7 @@ from .published import UNKNOWN, Published
 from .standing import Piece, Served, Standing, standing
 from .store import Run
 
+
 @dataclass(frozen=True)
 class Evidence:
     """Standings by key and backend, and what was left out."""

@@ -13,10 +13,10 @@ import msgspec
 
 from .cell import Rung
 from .defaults import Other, Row
-from .standing import Standing
 from .measures import Setting
 from .policies import EXTRA_DEPENDENCIES, Candidate, place
 from .rowparts import dated, margin, rounded, times
+from .standing import Standing
 from .summary import strength
 
 _RUN = strength(Rung.EXECUTED)

@@ -13,9 +13,9 @@ import msgspec
 
 from . import published
 from .cell import Timing
-from .standing import Condition, Served, Standing, Time
 from .grid import Workload
 from .published import METRICS, Load
+from .standing import Condition, Served, Standing, Time
 
 #: What a policy weighed, strongest first.
 THROUGHPUT = "serving throughput"

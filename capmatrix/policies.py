@@ -10,11 +10,6 @@ from .measures import Cost
 from .summary import strength
 from .vocabulary import ROCM_BACKENDS
 
-POLICIES: tuple[str, ...] = ("lightest", "fastest", "safest")
-DEFAULT_POLICY = "lightest"
-#: Percent of the fastest candidate's speed that a lighter one may give away.
-DEFAULT_MARGIN = 5.0
-
 #: What a backend needs beyond vLLM and Triton themselves (vllm 0.32.0, vllm/v1/attention/backends).
 EXTRA_DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "ROCM_AITER_FA": ("aiter",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .standing import Standing
 from .measures import Cost
+from .standing import Standing
 
 
 def dated(standings: Iterable[Standing]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""JSON schemas of matrix and drafter files, made from the tables that the loaders read.
+"""JSON schemas of matrix, drafter and published files, made from the tables that the loaders read.
 
 ``python -m capmatrix.schema [DIRECTORY]`` writes them (default: the shipped ``matrices/schema``). They are
 draft 7, which TOML editors understand. A schema checks what one value can show; what takes several values
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import axes, drafters, matrix, paths, targets, vocabulary
+from . import archs, axes, drafters, matrix, paths, published, targets, vocabulary
 from .axes import AXES, PROPERTIES, Axis
 from .cell import Role
 from .tomlcheck import MAX_TEXT
@@ -99,9 +99,68 @@ def drafter_schema() -> Schema:
     return {"$schema": _DRAFT, "title": "capmatrix drafter family", **_table("", own, required)}
 
 
+def published_schema(families: Collection[str] | None = None) -> Schema:
+    """The schema of published comparisons; ``families`` as for ``matrix_schema``."""
+    known = sorted(drafters.load(drafters.DEFAULT_DIR) if families is None else families)
+    load: Schema = {
+        "concurrency": _integer(*published.WORKLOAD_BOUNDS["concurrency"], "Requests at a time."),
+        "prompts": _integer(*published.WORKLOAD_BOUNDS["prompts"], "Requests in all."),
+        "input": _integer(*published.WORKLOAD_BOUNDS["input"], "Tokens of a request's prompt."),
+        "output": _integer(*published.WORKLOAD_BOUNDS["output"], "Tokens generated for a request."),
+        "context": _integer(*published.WORKLOAD_BOUNDS["context"], "Tokens already cached."),
+        "speculative_tokens": _integer(*published.WORKLOAD_BOUNDS["speculative_tokens"], "Tokens drafted a step."),
+        "dataset": _text("What the prompts are."),
+    }
+    figure: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
+    result: Schema = {
+        "backend": {"enum": list(published.BACKENDS)},
+        "status": {"enum": list(published.STATUSES), "description": "pass: requests were answered."},
+        "reason": _text("What happened, in the source's words; for every status but pass."),
+        "variant": _text("What else differs between the rows."),
+        "repeats": _integer(1, 1 << 20, "Runs that the figures summarise (default: 1)."),
+        **{key: {**figure, "description": metric.title} for key, metric in published.METRICS.items()},
+        **load,
+    }
+    ranking = [key for key, metric in published.METRICS.items() if metric.better]
+    own: Schema = {
+        "title": _text("What was compared."),
+        "source": _text("The thread or page, such as vllm-project/vllm#47882."),
+        "url": {"type": "string", "pattern": "^https://"},
+        "date": {
+            "type": "string",
+            "pattern": r"^\d{4}-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?$",
+            "description": "When it was published.",
+        },
+        "read": {"enum": list(published.READ), "description": "How much of the source was read (default: in full)."},
+        "stack": _text("Versions, images, commits."),
+        "hardware": _text("The GPUs, or: not stated."),
+        "arch": {"enum": [*archs.ARCHS, published.UNKNOWN], "description": "unknown where the GPU is not stated."},
+        "model": _text("The target model."),
+        "draft_model": _text("The drafter."),
+        "drafter": {"enum": known, "description": "The family whose attention is compared."},
+        "role": {"enum": [role.value for role in Role], "description": "Whose attention is compared."},
+        "tp": _integer(1, 1024, "Tensor-parallel degree."),
+        "block_size": _integer(1, 65536, "The manager block, in tokens."),
+        "kv_cache_dtype": {"enum": list(vocabulary.KV_CACHE_DTYPES)},
+        "dtype": {"enum": [*vocabulary.DTYPES, "auto"], "description": "auto: left to the checkpoint."},
+        "baseline": {"enum": list(published.BACKENDS), "description": "What improvement is over."},
+        "compare": {"enum": ranking, "description": "The figure to compare by (default: the first all have)."},
+        "command": _text("How the server was started."),
+        "notes": _text("What else to know."),
+        "workload": _table("The load, where all results share it.", load),
+        "result": {"type": "array", "minItems": 1, "items": _table("", result, ["backend", "status"])},
+    }
+    required = ["title", "source", "date", "stack", "hardware", "arch", "role", "result"]
+    return {"$schema": _DRAFT, "title": "capmatrix published comparison", **_table("", own, required)}
+
+
 def files() -> dict[str, str]:
     """Name and text of each published schema."""
-    made = {"matrix.schema.json": matrix_schema(), "drafter.schema.json": drafter_schema()}
+    made = {
+        "matrix.schema.json": matrix_schema(),
+        "drafter.schema.json": drafter_schema(),
+        "published.schema.json": published_schema(),
+    }
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in made.items()}
 
 

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .cell import Rung
+from .choices import MARGIN, POLICIES
 from .defaults import Defaults, Key, Other, Row
 from .drafters import Family
 from .evidence import Evidence
 from .grid import Workload
 from .hysteresis import against_weaker, held, marked
 from .measures import STEP_TIME, Cost, Setting, settings
-from .policies import DEFAULT_MARGIN, DEFAULT_POLICY, EXTRA_DEPENDENCIES, Candidate, Choice, choose, place
-from .standing import Standing
+from .policies import EXTRA_DEPENDENCIES, Candidate, Choice, choose, place
 from .rowparts import dated, margin, rounded, times
+from .standing import Standing
 from .summary import strength
 
 _RUN = strength(Rung.EXECUTED)
@@ -29,8 +30,8 @@ class Question(NamedTuple):
     """What ``derive`` is asked: the policy, its margin in percent, the workload profile to weigh by (empty: any),
     the profiles known by name, and the table before."""
 
-    policy: str = DEFAULT_POLICY
-    margin_percent: float = DEFAULT_MARGIN
+    policy: str = POLICIES[0]
+    margin_percent: float = MARGIN
     workload: str = ""
     workloads: Mapping[str, Workload] = {}
     families: Mapping[str, Family] = {}

@@ -282,9 +282,10 @@ def _with_served(one: Standing, served: Sequence[Served]) -> Standing:
     one = replace(one, served=tuple(served), dates=dates)
     if failing and not passing:
         first = failing[0]
-        text = f"{first.result.status}, published in {first.table.source}: {first.result.reason}"
+        text = f"published in {first.table.source}: {first.result.reason}"
         if one.state == "pass":
-            conflicts.append(f"{one.backend}: pass ({one.rung.value if one.rung else ''}) against {text}")
+            rung = one.rung.value if one.rung is not None else "no rung"
+            conflicts.append(f"{one.backend}: pass ({rung}) against {first.result.status}, {text}")
             if ran_later:
                 return replace(one, conflicts=tuple(conflicts))
         if one.state in ("pass", "not run", "unverified", "unavailable"):

@@ -119,11 +119,12 @@ def place(record: Record, environment: Environment | None) -> Place:
     """Whose column ``record`` belongs to.
 
     ``offline:<arch>`` and ``interpreter:<arch>`` speak for their architecture. A ``device`` record does
-    only where its environment says that the hardware is AMD's; on another vendor's it names hardware
-    and identity instead, and where nothing was recorded it speaks for no architecture.
+    only where its environment says that the hardware is AMD's; on another vendor's (``device:<arch>`` is
+    always one) it names hardware and identity instead, and where nothing was recorded it speaks for no
+    architecture.
     """
     kind, _, arch = record.cell.target.partition(":")
-    if arch:
+    if arch and kind != "device":
         return Place(arch, arch)
     hardware = environment.hardware if environment else {}
     identity = environment.identity if environment else {}

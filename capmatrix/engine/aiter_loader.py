@@ -13,11 +13,14 @@ from .aiter_package import AiterFinder
 from .aiter_source import Source
 from .virtual_arch import arch_of_this_process
 
+#: Instead of a path: vLLM is to find no AITER, though one may be installed.
+NONE = "none"
+
 _source: Source | None = None
 
 
 def load(path: str) -> tuple[str, ...]:
-    """Use the AITER at ``path``, or the installed one when ``path`` is empty; returns what was changed, in words.
+    """Use the AITER at ``path``, the installed one when ``path`` is empty, none for ``NONE``; returns what was changed.
 
     Called after torch and Triton are imported and before vLLM is: vLLM looks for ``aiter`` while it is
     imported. Where torch has no ROCm, AITER's compiled operators become stand-ins and its
@@ -27,7 +30,7 @@ def load(path: str) -> tuple[str, ...]:
     import torch
 
     global _source
-    _source = aiter_source.find(path)
+    _source = None if path == NONE else aiter_source.find(path)
     if _source is None:
         # Not an AITER, or none: vLLM must not find a package of that name.
         sys.modules.setdefault("aiter", None)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """K and V of a layer's cache as (blocks, block, heads, ...) views, by each backend's own split.
 
-Views, never copies: writing through them marks the very bytes that a slot owns. A backend whose
-storage packs scales or codes beside the values (per-token-head, TurboQuant, fp8_ds_mla) has no such view.
+Views, never copies: writing through them marks the very bytes that a slot owns. Where scales are packed
+beside the codes (per-token-head) the codes alone say little: ``packed`` reads those. A backend whose storage
+packs otherwise (TurboQuant, fp8_ds_mla) has no such view.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from typing import Any
 
 import torch
 
-from . import mla
+from . import mla, packed
+
+#: Integers of one size in bytes: all their bits are set in -1.
+_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
 def split(layer: Any, cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -80,11 +84,11 @@ def owned_bytes(layer: Any, slots: torch.Tensor) -> torch.Tensor | None:
     twin = mask.view(cache.dtype) if cache.element_size() > 1 else mask
     twin = twin[: storage.nbytes() // cache.element_size()]
     like = torch.as_strided(twin, cache.shape, cache.stride(), cache.storage_offset())
-    views = split(layer, like)
+    views = packed.whole_slots(like) if packed.is_packed(layer) else split(layer, like)
     if views is None:
         return None
     for view in views:
         block = view.shape[1]
-        whole = view.view(torch.uint8) if view.element_size() == 1 else view.view(torch.int16)
-        whole[slots // block, slots % block] = -1 if whole.dtype != torch.uint8 else 255
+        whole = view.view(_SIGNED[view.element_size()])
+        whole[slots // block, slots % block] = -1
     return mask != 0

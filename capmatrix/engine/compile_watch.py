@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 #: Seconds that the last compilation of each kernel took in this process; None where it came from the cache.
@@ -23,6 +25,14 @@ def install(on_start: Callable[[str], None], on_end: Callable[[], None]) -> None
     knobs.runtime.jit_cache_hook = _before
     knobs.runtime.jit_post_compile_hook = _after
     knobs.compilation.listener = _listener
+
+
+@contextlib.contextmanager
+def compiling(kernel: str) -> Iterator[None]:
+    """Report what is done within as the compilation of ``kernel``, where Triton's own hooks do not see it."""
+    _before(fn=SimpleNamespace(name=kernel))
+    yield
+    _after(fn=None)
 
 
 def taken(kernel: str) -> float | None:

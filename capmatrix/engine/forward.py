@@ -12,18 +12,22 @@ from vllm.v1.worker.gpu.attn_utils import build_attn_metadata, build_slot_mappin
 
 from ..batches import Batch
 from ..cell import Phase
-from . import mla, native_ops, route
+from . import bands, mla, native_ops, route
 from .inputs import Placement, Values
 from .setup import Setup
 
 
 class Outcome(NamedTuple):
-    """What a forward left: output (rows, heads, size), the query as the kernels got it, native rows."""
+    """What a forward left: output (rows, heads, size), the query as the kernels got it, native rows.
+
+    ``trespasses`` names what was changed and may not be: inputs, tables, and bands around the buffers.
+    """
 
     output: torch.Tensor
     query: torch.Tensor
     native_rows: torch.Tensor
     metadata: str
+    trespasses: tuple[str, ...] = ()
 
 
 def run(
@@ -31,11 +35,21 @@ def run(
 ) -> Outcome:
     """Write the context through the layer's own cache writer, then call the layer on the new tokens.
 
-    Outputs and every temporary start as NaN. Raises what vLLM raises.
+    Raises what vLLM raises.
     """
     enter(Phase.CACHE_WRITE)
     route.set_phase("cache-write")
     write_context(setup, batch, placement, values)
+    return attend(setup, batch, placement, values, enter)
+
+
+def attend(
+    setup: Setup, batch: Batch, placement: Placement, values: Values, enter: Callable[[Phase], None]
+) -> Outcome:
+    """Call the layer on the new tokens, their context being in the cache already.
+
+    Outputs and every temporary start as NaN. Raises what vLLM raises.
+    """
     route.set_phase("forward")
     enter(Phase.FORWARD)
     tokens = int(placement.query_start_loc[-1])
@@ -44,6 +58,12 @@ def run(
     slots[:tokens] = placement.new_slots
     k, v = (new_tokens(batch, kind) for kind in (values.k, values.v))
     metadata = _metadata(setup, batch, placement, tokens, slots)
+    tables = {
+        "the block table": (placement.tables, placement.tables.clone()),
+        "query_start_loc": (placement.query_start_loc, placement.query_start_loc.clone()),
+        "seq_lens": (placement.seq_lens, placement.seq_lens.clone()),
+        "the slot mapping": (slots, slots.clone()),
+    }
     by_layer = build_slot_mappings_by_layer(slots[None], setup.kv_cache_config)
     q, k, v = (_padded(x, padded) for x in (values.q, k, v))
     native_ops.forget_claims()
@@ -53,32 +73,32 @@ def run(
         _writer_apart(setup.layer),
     ):
         call = _latent_call if mla.is_mla(setup.layer) else _dense_call
-        output, query, native = call(setup.layer, q, k, v)
+        output, query, native, read, written = call(setup.layer, q, k, v)
     return Outcome(
         output=output[:tokens],
         query=query,
         native_rows=native[:tokens],
         metadata=type(next(iter(metadata.values()))).__name__,
+        trespasses=tuple(bands.trespasses(read, written, tables)),
     )
 
 
-def _dense_call(
-    layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Output (rows, heads, size), the query as the kernels got it, and the rows of native operators."""
-    with _query_as_given(layer) as given:
+#: Output (rows, heads, size), the query as the kernels got it, rows of native operators, buffers read and written.
+Called = tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[bands.Banded], list[bands.Banded]]
+
+
+def _dense_call(layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Called:
+    with _banded_buffers(layer) as (read, written):
         output = layer(q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape[0], -1, layer.head_size)
-    return output, given[0] if given else q, native_ops.claimed_rows(output)
+    return output, read[0].view.clone() if read else q, native_ops.claimed_rows(output), read, written
 
 
-def _latent_call(
-    layer: Any, q: torch.Tensor, rows: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _latent_call(layer: Any, q: torch.Tensor, rows: torch.Tensor, v: torch.Tensor) -> Called:
     """As ``_dense_call``, with latent rows; the query is the absorbed one, of decode tokens only."""
     with mla.watched(layer) as seen:
         output = mla.call(layer, q, rows).view(q.shape[0], layer.num_heads, -1)
     query = seen.query if seen.query is not None else q.new_empty(0, layer.num_heads, layer.head_size)
-    return output, query, mla.native_rows(seen, output)
+    return output, query, mla.native_rows(seen, output), [], []
 
 
 def write_context(setup: Setup, batch: Batch, placement: Placement, values: Values) -> None:
@@ -90,9 +110,11 @@ def write_context(setup: Setup, batch: Batch, placement: Placement, values: Valu
     latent = mla.is_mla(layer)
     if layer.attn_backend.forward_includes_kv_cache_update and not latent:
         return
-    k = torch.cat([x[:n] for x, n in zip(values.k, lengths, strict=True)])
-    v = torch.cat([x[:n] for x, n in zip(values.v, lengths, strict=True)])
-    slots = torch.cat([s[:n] for s, n in zip(placement.slots, lengths, strict=True)])
+    # Blocks that a sliding window has left behind are gone: nothing of them is written.
+    here = [s[:n] >= 0 for s, n in zip(placement.slots, lengths, strict=True)]
+    k = torch.cat([x[: len(i)][i] for x, i in zip(values.k, here, strict=True)])
+    v = torch.cat([x[: len(i)][i] for x, i in zip(values.v, here, strict=True)])
+    slots = torch.cat([s[: len(i)][i] for s, i in zip(placement.slots, here, strict=True)])
     if latent:
         mla.write(layer, k, slots)
     else:
@@ -171,17 +193,35 @@ def _writer_apart(layer: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _query_as_given(layer: Any) -> Iterator[list[torch.Tensor]]:
-    """Collect the query that the layer hands to its implementation, quantised or not."""
-    seen: list[torch.Tensor] = []
+def _banded_buffers(layer: Any) -> Iterator[tuple[list[bands.Banded], list[bands.Banded]]]:
+    """Give the layer's implementation copies of its buffers, each with bands around it.
+
+    Collects those that it only reads, the query (quantised or not) first, and the output.
+    """
+    read: list[bands.Banded] = []
+    written: list[bands.Banded] = []
     forward = layer.impl.forward
 
-    def watched(layer_: Any, query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        seen.append(query.clone())
-        return forward(layer_, query, *args, **kwargs)
+    def watched(
+        layer_: Any, query: Any, key: Any, value: Any, cache: Any, metadata: Any, output: Any, **more: Any
+    ) -> Any:
+        given = [
+            None if x is None else bands.around(name, x)
+            for name, x in (("the query", query), ("the new keys", key), ("the new values", value))
+        ]
+        read.extend(b for b in given if b is not None)
+        out = bands.around("the output", output)
+        written.append(out)
+        q, k, v = (None if b is None else b.view for b in given)
+        result = forward(layer_, q, k, v, cache, metadata, output=out.view, **more)
+        output.copy_(out.view)
+        # What native attention would have written there, it would have written here.
+        for row in native_ops.claimed_rows(out.view).nonzero().flatten():
+            native_ops.claim(output[row])
+        return output if result is out.view else result
 
     layer.impl.forward = watched
     try:
-        yield seen
+        yield read, written
     finally:
         del layer.impl.forward

@@ -1,8 +1,10 @@
 """Inputs of one batch: where each token lives in the pool, and the Q, K and V values.
 
-Two kinds of values. ``random``: standard normal. ``needles``: keys of ±1 and a query that points at
-one key of its own, so that this key takes nearly all the weight, and values of ±1 that spell its
-position and KV head in bits; a wrong block, mask edge, head or scale then is a large error in any dtype.
+Two kinds of values. ``random``: normal, with logits around ``-SHIFT`` so that a slot of zeros, whose logit
+is 0, would take all the weight. ``needles``: keys of ±1 and a query that points at one key of its own, so that
+this key takes nearly all the weight, and values of ±1 that spell its position and KV head in bits; a wrong
+block, mask edge, head or scale then is a large error in any dtype. A needle's own logit is above 89, where a
+float32 exponential overflows unless the maximum is subtracted first.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from ..cell import Geometry
 class Placement(NamedTuple):
     """Where a batch's tokens live.
 
-    ``tables`` (requests, most blocks) manager block ids; ``slots`` a request, flat token slots (length,);
-    ``new_slots`` (new tokens,); ``query_start_loc`` (requests + 1,), ``seq_lens`` (requests,), int32.
+    ``tables`` (requests, most blocks) manager block ids; ``slots`` a request, flat token slots (length,), -1
+    where a sliding window has evicted the block; ``new_slots`` (new tokens,); ``query_start_loc``
+    (requests + 1,), ``seq_lens`` (requests,), int32.
     """
 
     tables: torch.Tensor
@@ -43,19 +46,34 @@ def blocks_needed(batch: Batch, block_size: int) -> int:
     return sum(-(-request.seq_len // block_size) for request in batch.requests)
 
 
-def place(batch: Batch, block_size: int, pool_blocks: int, seed: int = 1) -> Placement:
-    """Give each request its blocks, in shuffled order, never block 0 (vLLM keeps it as the null block)."""
+def place(batch: Batch, block_size: int, pool_blocks: int, seed: int = 1, window: int | None = None) -> Placement:
+    """Give each request its blocks, in shuffled order, never block 0 (vLLM keeps it as the null block).
+
+    The pool's last block is always used, so that a block id cut short shows. Blocks that a sliding ``window``
+    (tokens) has left behind are evicted as vLLM's ``SlidingWindowManager`` does: block 0 in the table.
+    What a table holds beyond a request's own blocks, and beside it in memory, is a block that no request owns.
+    """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(pool_blocks - 1, generator=generator) + 1
     counts = [-(-request.seq_len // block_size) for request in batch.requests]
-    tables = torch.zeros(len(counts), max(counts), dtype=torch.int32)
+    top = int((order == pool_blocks - 1).nonzero())
+    if top >= sum(counts):
+        order[[0, top]] = order[[top, 0]]
+    width = max(counts)
+    foreign = int(order[-1]) if sum(counts) < len(order) else 0
+    whole = torch.full((len(counts) + 2, width + 2), foreign, dtype=torch.int32)
+    tables = whole[1:-1, 1:-1]
     slots, at = [], 0
     for i, (count, request) in enumerate(zip(counts, batch.requests, strict=True)):
         mine = order[at : at + count]
         at += count
+        evicted = evicted_blocks(request, block_size, window)
         tables[i, :count] = mine.int()
+        tables[i, :evicted] = 0
         position = torch.arange(request.seq_len)
-        slots.append(mine[position // block_size] * block_size + position % block_size)
+        slot = mine[position // block_size] * block_size + position % block_size
+        slot[: evicted * block_size] = -1
+        slots.append(slot)
     lengths = torch.tensor([r.query_len for r in batch.requests])
     return Placement(
         tables=tables,
@@ -66,23 +84,40 @@ def place(batch: Batch, block_size: int, pool_blocks: int, seed: int = 1) -> Pla
     )
 
 
+def evicted_blocks(request: Request, block_size: int, window: int | None) -> int:
+    """Whole blocks that lie before what the request's first new token may read."""
+    if not window:
+        return 0
+    return max(0, request.seq_len - request.query_len - window + 1) // block_size
+
+
+#: Mean of a random logit, below 0: of the size that trained models have where a token matters little.
+SHIFT = 16.0
+
+
 def random_values(batch: Batch, geometry: Geometry, dtype: torch.dtype, seed: int = 2) -> Values:
-    """Standard normal Q, K and V."""
+    """Normal Q, K and V, of variance 1; K has a mean and Q its opposite, which moves all logits by ``-SHIFT``.
+
+    With sinks there is no shift, since it would leave them all the weight. With a soft cap there is none either,
+    and Q is as many times larger as the cap says, so that the cap matters.
+    """
     generator = torch.Generator().manual_seed(seed)
+    mean = 0.0 if geometry.sinks or geometry.logits_soft_cap else (SHIFT * geometry.head_size**-0.5) ** 0.5
+    spread = geometry.logits_soft_cap or 1.0
 
     def normal(tokens: int, heads: int) -> torch.Tensor:
-        return torch.randn(tokens, heads, geometry.head_size, generator=generator).to(dtype)
+        return torch.randn(tokens, heads, geometry.head_size, generator=generator)
 
     new = sum(r.query_len for r in batch.requests)
     return Values(
-        q=normal(new, geometry.num_heads),
-        k=tuple(normal(r.seq_len, geometry.num_kv_heads) for r in batch.requests),
-        v=tuple(normal(r.seq_len, geometry.num_kv_heads) for r in batch.requests),
+        q=(normal(new, geometry.num_heads) * spread - mean).to(dtype),
+        k=tuple((normal(r.seq_len, geometry.num_kv_heads) + mean).to(dtype) for r in batch.requests),
+        v=tuple(normal(r.seq_len, geometry.num_kv_heads).to(dtype) for r in batch.requests),
     )
 
 
-#: Query magnitude of a needle: logits of about 4 * sqrt(head size) for its key, 4 * N(0, 1) for the others.
-NEEDLE = 4.0
+#: Query magnitude of a needle: a logit of 16 * sqrt(head size) for its key, 16 * N(0, 1) for the others.
+NEEDLE = 16.0
 
 
 def needle_values(batch: Batch, geometry: Geometry, dtype: torch.dtype, seed: int = 3) -> Values:
@@ -106,7 +141,10 @@ def picked_keys(request: Request, geometry: Geometry, generator: torch.Generator
     context = request.seq_len - request.query_len
     for row in range(request.query_len):
         last = context + row if geometry.causal else request.seq_len - 1
-        first = max(0, context + row - geometry.sliding_window + 1) if geometry.sliding_window else 0
+        first = 0
+        if geometry.sliding_window:
+            first = max(0, context + row - geometry.sliding_window + 1)
+            last = min(last, context + row + geometry.sliding_window - 1)
         picks = torch.randint(first, last + 1, (geometry.num_heads,), generator=generator)
         # The edges of what a row may read are where masks go wrong.
         edges = [last, first, max(first, context - 1)]

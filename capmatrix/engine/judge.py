@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..batches import Batch
 from ..cell import Cell, Check
-from . import cache_view, mla, mla_reference, reads
+from . import cache_view, mla, mla_reference, packed, reads
 from .forward import Outcome
 from .inputs import Placement, Values
-from .reference import Mask, attention, rounding, unit_roundoff
+from .reference import Mask, Rounding, attention, plain, rounding, unit_roundoff
 from .setup import Setup
 
 _FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 
 
-class Stored:
-    """K and V as the cache holds them, dequantised, and in which element type they were found."""
+class Stored(NamedTuple):
+    """K and V as the cache holds them, dequantised, by request, and in which element type they were found.
 
-    def __init__(self, k: list[torch.Tensor], v: list[torch.Tensor], dtype: torch.dtype) -> None:
-        self.k = k
-        self.v = v
-        self.dtype = dtype
+    Rows of evicted blocks are zero: nothing may read them. ``folded`` is the smallest scale that a kernel folds
+    into P before it rounds it (1 where it folds none).
+    """
+
+    k: list[torch.Tensor]
+    v: list[torch.Tensor]
+    dtype: torch.dtype
+    folded: float = 1.0
+
+
+class Expectation(NamedTuple):
+    """Reference (new tokens, heads, size), bound of each row's error (new tokens, heads), and what plain PyTorch gets.
+
+    ``plain`` is in the model's type, None where it was not computed.
+    """
+
+    out: torch.Tensor
+    bound: torch.Tensor
+    plain: torch.Tensor | None = None
 
 
 def scale_of(layer: Any, name: str, dtype: torch.dtype) -> float:
@@ -43,35 +58,82 @@ def write_check(
     that no token owns must be as before.
     """
     layer = setup.layer
-    slots = torch.cat(placement.slots)
+    slots = _kept(placement, placement.slots)
     owned = cache_view.owned_bytes(layer, slots)
-    views = cache_view.split(layer, layer.kv_cache)
-    if views is None or owned is None:
+    if owned is None:
         return [Check("write", None, cache, detail=f"no view of K and V in a {cell.kv_cache_dtype} cache")], None
     checks = [_untouched(layer, before, owned, cache)]
+    if packed.is_packed(layer):
+        check, stored = _packed_write(layer, placement, values, slots, cache)
+    else:
+        check, stored = _plain_write(cell, layer, placement, values, slots, cache)
+    return [*checks, check], stored
+
+
+def _kept(placement: Placement, per_request: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Rows of the tokens whose blocks are not evicted, of all requests."""
+    return torch.cat([x[s >= 0] for x, s in zip(per_request, placement.slots, strict=True)])
+
+
+def _by_request(placement: Placement, rows: torch.Tensor) -> list[torch.Tensor]:
+    """``_kept``'s rows by request again, zeros where a block is evicted."""
+    found, at = [], 0
+    for slots in placement.slots:
+        whole = rows.new_zeros(len(slots), *rows.shape[1:])
+        count = int((slots >= 0).sum())
+        whole[slots >= 0] = rows[at : at + count]
+        at += count
+        found.append(whole)
+    return found
+
+
+def _plain_write(
+    cell: Cell, layer: Any, placement: Placement, values: Values, slots: torch.Tensor, cache: str
+) -> tuple[Check, Stored]:
+    views = cache_view.split(layer, layer.kv_cache)
+    assert views is not None  # owned_bytes found them
     asked = cache_view.requested_dtype(cell.kv_cache_dtype, values.k[0].dtype)
     raw = [cache_view.rows(view, slots) for view in views]
+    inputs = [_kept(placement, x).flatten(1) for x in (values.k, values.v)]
     found, detail = asked, ""
-    worst = _write_error(layer, raw, values, asked)
+    worst = _write_error(layer, raw, inputs, asked)
     if worst > 1.0:
         # Say what is there instead, when it is another FP8 type.
         for other in _FP8 if asked in _FP8 else ():
-            if other != asked and _write_error(layer, raw, values, other) <= 1.0:
+            if other != asked and _write_error(layer, raw, inputs, other) <= 1.0:
                 found = other
                 detail = f"the cache holds {_name(other)}, not the {_name(asked)} that was asked for"
                 break
         else:
             detail = f"stored values are off by {worst:.3g} half-ulps of {_name(asked)}"
-    checks.append(Check("write", worst <= 1.0, cache, max_abs=worst, bound=1.0, detail=detail))
-    lengths = [len(s) for s in placement.slots]
+    check = Check("write", worst <= 1.0, cache, max_abs=_finite(worst), bound=1.0, detail=detail)
     k, v = (
-        list((part.view(found).double() * scale_of(layer, name, found)).unflatten(1, shape).split(lengths))
-        for part, name, shape in (
-            (raw[0], "k", (layer.num_kv_heads, -1)),
-            (raw[1], "v", (layer.num_kv_heads, -1)),
+        _by_request(
+            placement, (part.view(found).double() * scale_of(layer, name, found)).unflatten(1, (layer.num_kv_heads, -1))
         )
+        for part, name in zip(raw, "kv", strict=True)
     )
-    return checks, Stored(k, v, found)
+    return check, Stored(k, v, found)
+
+
+def _packed_write(
+    layer: Any, placement: Placement, values: Values, slots: torch.Tensor, cache: str
+) -> tuple[Check, Stored]:
+    found = packed.read(layer, slots)
+    dtype = cache_view.requested_dtype("fp8", layer.dtype) if packed.mode(layer) == "fp8" else torch.int8
+    worst, troubles = 0.0, []
+    for name, part, inputs in zip("kv", found, (values.k, values.v), strict=True):
+        error, trouble = packed.write_error(layer, part, _kept(placement, inputs), dtype)
+        worst = max(worst, error)
+        if trouble:
+            troubles.append(f"{name} {trouble}")
+    if worst > 1.0:
+        troubles.insert(0, f"stored values are off by {worst:.3g} half-steps of their scale")
+    check = Check("write", not troubles, cache, max_abs=_finite(worst), bound=1.0, detail="; ".join(troubles))
+    rescale = packed.stored_scale(layer)
+    k, v = (_by_request(placement, part.values * rescale) for part in found)
+    # Codes of up to eight bits are exact in every type that a product takes.
+    return check, Stored(k, v, layer.dtype, folded=float(found[1].scales.min()) * rescale)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -79,19 +141,18 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _untouched(layer: Any, before: torch.Tensor, owned: torch.Tensor, cache: str) -> Check:
-    after = torch.empty(0, dtype=torch.uint8).set_(layer.kv_cache.untyped_storage())
-    changed = (after != before) & ~owned
+    after = torch.empty(0, dtype=torch.uint8, device=before.device).set_(layer.kv_cache.untyped_storage())
+    changed = (after != before) & ~owned.to(before.device)
     count = int(changed.sum())
     detail = f"{count} bytes outside the written slots changed" if count else ""
-    return Check("guard", count == 0, cache, unwritten_count=0, detail=detail)
+    return Check("guard", count == 0, cache, detail=detail)
 
 
-def _write_error(layer: Any, raw: list[torch.Tensor], values: Values, dtype: torch.dtype) -> float:
+def _write_error(layer: Any, raw: list[torch.Tensor], inputs: list[torch.Tensor], dtype: torch.dtype) -> float:
     """Largest distance from the input in half-ulps of ``dtype`` (1 is the most a faithful write has)."""
     worst = 0.0
-    for part, inputs, name in ((raw[0], values.k, "k"), (raw[1], values.v, "v")):
-        scale = scale_of(layer, name, dtype)
-        wanted = torch.cat([x.flatten(1) for x in inputs]).double() / scale
+    for part, given, name in zip(raw, inputs, "kv", strict=True):
+        wanted = given.double() / scale_of(layer, name, dtype)
         info = torch.finfo(dtype)
         wanted = wanted.clamp(float(info.min), float(info.max))
         stored = part.view(dtype).double() if part.element_size() == dtype.itemsize else part.double()
@@ -117,48 +178,103 @@ def query_checks(cell: Cell, setup: Setup, values: Values, outcome: Outcome, cac
 
 def expected(
     cell: Cell, setup: Setup, batch: Batch, values: Values, stored: Stored, outcome: Outcome, kernels: tuple[str, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reference and row bounds, (new tokens, heads, size) and (new tokens, heads)."""
+) -> Expectation:
+    """What the rows should be, and how far off a faithful kernel may leave them. ``kernels``: the attention's names."""
     layer, g = setup.layer, cell.geometry
     if g.mla is not None:
-        return mla_reference.expected(
-            cell, batch, values, stored.k, stored.dtype, outcome.query, query_scale(layer, outcome), layer.impl.scale
+        q_scale, scale = query_scale(layer, outcome), layer.impl.scale
+        return Expectation(
+            *mla_reference.expected(cell, batch, values, stored.k, stored.dtype, outcome.query, q_scale, scale)
         )
-    q = outcome.query.view(-1, g.num_heads, g.head_size)
-    compute = q.dtype
-    q = q.double() * query_scale(layer, outcome)
-    budget = rounding(compute, stored.dtype, values.q.dtype)
+    given = outcome.query.view(-1, g.num_heads, g.head_size)
+    q = packed.turned(layer, given.double() * query_scale(layer, outcome))
+    budget = _budget(layer, given.dtype, stored, values.q.dtype, kernels)
     mask = Mask(g.causal, g.sliding_window)
-    outs, bounds, at = [], [], 0
+    extra = {"sinks": getattr(layer.impl, "sinks", None), "soft_cap": g.logits_soft_cap}
+    outs, bounds, plains, at = [], [], [], 0
     for request, k, v, k_in, v_in in zip(batch.requests, stored.k, stored.v, values.k, values.v, strict=True):
         n = request.query_len
         if reads.new_tokens_unquantised(kernels, n):
             k = torch.cat((k[:-n], k_in[-n:].double()))
             v = torch.cat((v[:-n], v_in[-n:].double()))
-        result = attention(
-            q[at : at + n],
-            k,
-            v,
-            float(layer.impl.scale),
-            mask,
-            budget,
-            sinks=getattr(layer.impl, "sinks", None),
-            soft_cap=g.logits_soft_cap,
-        )
+        here = q[at : at + n]
+        result = attention(here, k, v, float(layer.impl.scale), mask, budget, **extra)
         outs.append(result.out)
         bounds.append(result.bound)
+        plains.append(plain(here, k, v, float(layer.impl.scale), mask, given.dtype, values.q.dtype, **extra))
         at += n
-    return torch.cat(outs), torch.cat(bounds)
+    back = packed.turned_back
+    return Expectation(back(layer, torch.cat(outs)), torch.cat(bounds), back(layer, torch.cat(plains)))
 
 
-def forward_check(
-    part: str, cache: str, outcome: Outcome, reference: torch.Tensor, bound: torch.Tensor
-) -> Check:
+def _budget(
+    layer: Any, compute: torch.dtype, stored: Stored, model: torch.dtype, kernels: tuple[str, ...]
+) -> Rounding:
+    scales = {} if stored.dtype not in _FP8 else {f"{n}_scale": scale_of(layer, n, stored.dtype) for n in "kv"}
+    folds = packed.is_packed(layer)
+    budget = rounding(compute, stored.dtype, model, **scales, top_exact=reads.top_exact(kernels) and not folds)
+    if folds:
+        budget = budget._replace(p_floor=budget.p_floor / stored.folded)
+    if packed.mode(layer) == "int4":
+        # The turned query is rounded, and the output both before and after it is turned back.
+        budget = budget._replace(q=unit_roundoff(compute), out=2 * budget.out)
+    keys = reads.partial_keys(kernels)
+    return budget if keys is None else budget._replace(partial=unit_roundoff(model), partial_keys=keys)
+
+
+def accuracy_check(
+    cell: Cell, setup: Setup, batch: Batch, values: Values, outcome: Outcome, cache: str
+) -> Check | None:
+    """The error against attention over the inputs before anything was quantised; reported, not judged."""
+    g, mine = cell.geometry, ~outcome.native_rows
+    if g.mla is not None or not bool(mine.any()):
+        return None
+    mask, budget = Mask(g.causal, g.sliding_window), rounding(values.q.dtype, values.q.dtype, values.q.dtype)
+    outs, at = [], 0
+    for request, k, v in zip(batch.requests, values.k, values.v, strict=True):
+        q = values.q[at : at + request.query_len]
+        at += request.query_len
+        sinks = getattr(setup.layer.impl, "sinks", None)
+        outs.append(attention(q, k, v, float(setup.layer.impl.scale), mask, budget, sinks, g.logits_soft_cap).out)
+    want, got = torch.cat(outs)[mine], outcome.output[mine].double()
+    error = (got - want).norm() / want.norm()
+    return Check("accuracy", None, cache, relative_l2=_finite(float(error)), detail="against unquantised inputs")
+
+
+def repeat_check(first: Outcome, again: Outcome, expected: Expectation | None, cache: str) -> Check:
+    """Whether a second call on the same inputs and cache agrees with the first, of a process that had not run it.
+
+    The same bits, or both within the bound.
+    """
+    mine = ~first.native_rows
+    if not bool(mine.any()):
+        return Check("repeat", None, cache, detail="every row belongs to a native operator")
+    one, two = first.output[mine], again.output[mine]
+    if bool(((one == two) | (one.isnan() & two.isnan())).all()):
+        return Check("repeat", True, cache, max_abs=0.0)
+    apart = (one.double() - two.double()).nan_to_num(nan=float("inf"))
+    size = _finite(float(apart.abs().max()))
+    rows = int(apart.ne(0).any(-1).sum())
+    if expected is None:
+        return Check("repeat", None, cache, max_abs=size, detail=f"{rows} rows differ; no bound to judge them by")
+    want, bound = expected.out[mine], expected.bound[mine]
+    errors = [(x.double() - want).nan_to_num(nan=float("inf")).norm(dim=-1) for x in (one, two)]
+    within = [bool((error <= bound).all()) for error in errors]
+    detail = f"{rows} rows differ between the first call and the next"
+    if all(within):
+        detail += ", all within the bound"
+    elif within[1]:
+        detail += "; only the first is off"
+    # A first call that is off fails its own check; one that is right must stay so.
+    return Check("repeat", within[1], cache, max_abs=size, detail=detail)
+
+
+def forward_check(part: str, cache: str, outcome: Outcome, expected: Expectation) -> Check:
     """Judge the rows that no native operator wrote, each row and overall."""
     mine = ~outcome.native_rows
     if not bool(mine.any()):
         return Check(part, None, cache, detail="every row belongs to a native operator")
-    got, want, limit = outcome.output[mine].double(), reference[mine], bound[mine]
+    got, want, limit = outcome.output[mine].double(), expected.out[mine], expected.bound[mine]
     nan = torch.isnan(got)
     unwritten = int(nan.all(-1).sum())
     error = (got - want).nan_to_num(nan=float("inf"))
@@ -171,9 +287,16 @@ def forward_check(
     detail = ""
     if not ok:
         token, head = divmod(worst, row_error.shape[-1])
-        detail = f"token {token}, head {head}: error {float(row_error.flatten()[worst]):.3g}, bound " + (
-            f"{float(limit.flatten()[worst]):.3g}"
+        token = int(mine.nonzero()[token])
+        here = float(want.flatten(0, 1)[worst].norm())
+        detail = (
+            f"{int((row_error > limit).sum())} of {ratio.numel()} rows are off; token {token}, head {head}: "
+            f"error {float(row_error.flatten()[worst]):.3g} of a norm of {here:.3g}, "
+            f"bound {float(limit.flatten()[worst]):.3g}"
         )
+    plain_error = None
+    if expected.plain is not None:
+        plain_error = _finite(float((expected.plain[mine].double() - want).norm()) / norm)
     return Check(
         part=part,
         ok=ok,
@@ -185,8 +308,15 @@ def forward_check(
         nan_count=int(nan.sum()),
         unwritten_count=unwritten,
         bound=float(limit.norm()) / norm,
+        plain_error=plain_error,
         detail=detail,
     )
+
+
+def band_check(outcome: Outcome, cache: str) -> Check:
+    """Whether the bands around the buffers that the kernels got, and those that they only read, are as before."""
+    detail = ", ".join(f"{name} changed" for name in outcome.trespasses)
+    return Check("guard", not outcome.trespasses, cache, detail=detail)
 
 
 def _finite(value: float) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import cache_view
+from . import cache_view, packed
 
 #: One byte that is NaN in each FP8 format; e4m3fnuz and e5m2fnuz have only the one.
 _NAN_BYTE = {
@@ -23,7 +23,8 @@ def fill(layer: Any, what: str) -> torch.Tensor:
     ``what``: ``zeroed``, ``stale`` (large finite values of both signs) or ``nan``.
     """
     cache = layer.kv_cache
-    storage = torch.empty(0, dtype=torch.uint8).set_(cache.untyped_storage())
+    packed.prepare(layer)
+    storage = torch.empty(0, dtype=torch.uint8, device=cache.device).set_(cache.untyped_storage())
     if what == "zeroed":
         storage.zero_()
     elif what == "nan":
@@ -45,7 +46,7 @@ def _fp8(layer: Any) -> torch.dtype:
 def _fill_nan(layer: Any, cache: torch.Tensor, storage: torch.Tensor) -> None:
     if cache.dtype.is_floating_point and cache.element_size() > 1:
         _elements(cache, storage).fill_(float("nan"))
-    elif cache.element_size() == 1 and layer.kv_cache_dtype.startswith("fp8") and "per_token" not in layer.kv_cache_dtype:
+    elif cache.element_size() == 1 and layer.kv_cache_dtype.startswith("fp8") and not packed.is_packed(layer):
         storage.fill_(_NAN_BYTE[_fp8(layer)])
     else:
         # Integer codes have no NaN; the packed scales beside them do, and all bytes set is NaN there.

@@ -44,7 +44,7 @@ class Session:
         compile_watch.install(self._compiling, self._compiled)
         preload.backends()
         if target.kind == "offline":
-            flex.stop_at_the_kernel()
+            flex.compile_for_the_virtual_gpu()
         preload.models()
         preload.compiler()
 

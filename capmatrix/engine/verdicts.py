@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,7 +34,7 @@ def facts(cell: Cell, setup: Setup) -> dict[str, Any]:
 
 def compiled(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], enter: Enter) -> Verdict:
     """Run the dispatch once; every kernel it launches is compiled, none is executed."""
-    placement = inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks)
+    placement = _place(cell, setup, batch)
     values = _values_of(cell).random_values(batch, cell.geometry, getattr(torch, cell.dtype))
     outcome = forward.run(setup, batch, placement, values, enter)
     return _unverified(outcome, findings) or Verdict.PASS
@@ -44,24 +44,32 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     """Run on values and judge the numbers, with what unused slots hold varied.
 
     First with NaN in every unused slot: right then is right whatever they hold. Where that fails, zeroed
-    and finite stale slots tell ``nan_unsafe`` from ``wrong``. Then needles over finite stale slots.
+    and finite stale slots tell ``nan_unsafe`` from ``wrong``. The first call is repeated: cold and warm must
+    agree. Then needles over finite stale slots.
     """
-    placement = inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks)
+    placement = _place(cell, setup, batch)
     dtype = getattr(torch, cell.dtype)
     checks: list[Check] = []
     findings["checks"] = checks
     random = _values_of(cell).random_values(batch, cell.geometry, dtype)
-    outcome = _run(cell, setup, batch, placement, random, "nan", "forward", checks, enter)
+    probe = Probe(cell, setup, batch, placement, enter)
+    outcome, expected = _run(probe, random, "nan", "forward", checks)
+    again = forward.attend(setup, batch, placement, random, enter)
+    enter(Phase.COMPARE)
+    checks.append(judge.repeat_check(outcome, again, expected, "nan"))
+    accuracy = judge.accuracy_check(cell, setup, batch, random, outcome, "nan")
+    if accuracy is not None:
+        checks.append(accuracy)
     if _failed(checks, "forward"):
-        again: list[Check] = []
+        finite: list[Check] = []
         for fill in ("zeroed", "stale"):
-            _run(cell, setup, batch, placement, random, fill, "forward", again, enter)
-        if not _failed(again):
+            _run(probe, random, fill, "forward", finite)
+        if not _failed(finite, "forward"):
             findings.setdefault("flags", []).append(Flag.NAN_UNSAFE)
-            checks[:] = [_reported(c) if c.part == "forward" else c for c in checks]
-        checks += again
+            checks[:] = [_reported(c) if c.part in ("forward", "repeat") else c for c in checks]
+        checks += finite
     needles = _values_of(cell).needle_values(batch, cell.geometry, dtype)
-    _run(cell, setup, batch, placement, needles, "stale", "needles", checks, enter)
+    _run(probe, needles, "stale", "needles", checks)
     bad = [c for c in checks if c.ok is False]
     if bad:
         findings["reasons"] = tuple(dict.fromkeys(_sentence(c) for c in bad))
@@ -77,35 +85,44 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     return Verdict.PASS
 
 
+class Probe(NamedTuple):
+    """What the runs of one cell share."""
+
+    cell: Cell
+    setup: Setup
+    batch: Batch
+    placement: inputs.Placement
+    enter: Enter
+
+
+def _place(cell: Cell, setup: Setup, batch: Batch) -> inputs.Placement:
+    window = cell.geometry.sliding_window
+    return inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks, window=window)
+
+
 def _values_of(cell: Cell) -> Any:
     """The module that makes values of the cell's geometry."""
     return inputs if cell.geometry.mla is None else mla_inputs
 
 
 def _run(
-    cell: Cell,
-    setup: Setup,
-    batch: Batch,
-    placement: inputs.Placement,
-    values: inputs.Values,
-    fill: str,
-    part: str,
-    checks: list[Check],
-    enter: Enter,
-) -> forward.Outcome:
+    probe: Probe, values: inputs.Values, fill: str, part: str, checks: list[Check]
+) -> tuple[forward.Outcome, judge.Expectation | None]:
+    cell, setup, batch, placement, enter = probe
     before = pool.fill(setup.layer, fill)
     outcome = forward.run(setup, batch, placement, values, enter)
     enter(Phase.COMPARE)
     written, stored = judge.write_check(cell, setup, placement, values, before, fill)
     checks += written
+    checks.append(judge.band_check(outcome, fill))
     if stored is None:
         checks.append(Check(part, None, fill, detail="the cache as stored cannot be read back"))
-        return outcome
+        return outcome, None
     checks += judge.query_checks(cell, setup, values, outcome, fill)
-    kernels = tuple(k.name for k in route.so_far())
-    reference, bound = judge.expected(cell, setup, batch, values, stored, outcome, kernels)
-    checks.append(judge.forward_check(part, fill, outcome, reference, bound))
-    return outcome
+    kernels = tuple(k.name for k in route.so_far() if k.phase == "forward" and k.kind != "stand_in")
+    expected = judge.expected(cell, setup, batch, values, stored, outcome, kernels)
+    checks.append(judge.forward_check(part, fill, outcome, expected))
+    return outcome, expected
 
 
 def _failed(checks: list[Check], part: str | None = None) -> bool:

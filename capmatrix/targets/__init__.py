@@ -17,7 +17,7 @@ KINDS = {"device": device, "offline": offline, "interpreter": interpreter}
 
 
 class Target(NamedTuple):
-    """A parsed target; ``arch`` is empty for ``device``."""
+    """A parsed target; ``arch`` is empty for ``device`` under the machine's own identity."""
 
     kind: str
     arch: str
@@ -51,4 +51,7 @@ def here() -> list[str]:
 
     Where there is no GPU, ``device`` is left in, so that a table says that it was not to be had.
     """
+    gpu = device.available()
+    if gpu:
+        return gpu
     return ["offline:gfx942", "offline:gfx950", "interpreter:gfx950", "device"]

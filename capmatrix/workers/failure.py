@@ -7,14 +7,13 @@ import traceback
 
 from ..cell import Failure
 from ..errors import printable
+from . import gpu_faults
 
 _PACKAGES = ("vllm", "aiter", "triton")
 _IN_PACKAGE = re.compile(r"[/\\](vllm|aiter|triton)[/\\].*\.py$")
 _FAULTHANDLER_LINE = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
-#: Lines of output that say why a process died, most telling first.
+#: Lines of output that say why a process died, most telling first; what a GPU's runtime says goes before them.
 _TELLING = (
-    re.compile(r"Memory access fault by GPU.*"),
-    re.compile(r"HSA_STATUS_ERROR\w+.*"),
     re.compile(r"LLVM ERROR:.*"),
     re.compile(r"what\(\):.*"),
     re.compile(r"Assertion .* failed.*"),
@@ -54,7 +53,9 @@ def of_output(text: str) -> tuple[str, str, tuple[str, ...]]:
 
     Frames are those that faulthandler printed for the current thread, deepest last.
     """
-    reason = next((m.group(0).strip()[:300] for pattern in _TELLING if (m := pattern.search(text))), "")
+    fault = gpu_faults.classify(text)
+    reason = fault.sentence if fault else ""
+    reason = reason or next((m.group(0).strip()[:300] for pattern in _TELLING if (m := pattern.search(text))), "")
     # faulthandler lists every thread; the one that died, or was asked, is the current one.
     at = max(text.rfind("Current thread"), text.rfind("Stack (most recent call first)"))
     stack = text[at:].partition("\n\n")[0] if at >= 0 else ""

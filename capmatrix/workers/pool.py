@@ -246,7 +246,7 @@ class Pool:
 
     def _hello(self, cell: Cell) -> Hello:
         limits = self.limits
-        on_device = cell.target == "device"
+        on_device = cell.target.partition(":")[0] == "device"
         env = slots.device_environment(self._own_slot()) if on_device else {}
         memory = None if on_device else limits.memory_bytes
         return Hello(env, memory, limits.file_bytes, limits.output_bytes)

@@ -26,6 +26,9 @@ EXIT_CONNECTION = 70
 #: Exit code of a worker whose pool hung up while it was idle.
 EXIT_HUNG_UP = 71
 
+#: Exit code of a worker that replaces itself: its GPU context is not to be trusted after the last cell.
+EXIT_SPENT = 72
+
 #: Descriptors from here on are out of the way of cells that close or write to low numbers.
 _HIGH = 500
 
@@ -100,6 +103,8 @@ def _serve(connection: socket.socket, session: Session) -> int:
             message = reader.read()
             if isinstance(message, Run):
                 _run(connection, session, message, me.pid)
+                if getattr(session, "spent", False):
+                    return EXIT_SPENT
     except ConnectionLost:
         return EXIT_HUNG_UP
 

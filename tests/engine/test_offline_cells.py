@@ -116,9 +116,19 @@ def test_an_error_of_set_up_has_its_phase_and_frame(run: Run) -> None:
     assert "power of 2" in record.failure.message
 
 
+@pytest.mark.parametrize("target", ["offline:gfx942", "offline:gfx950"])
+def test_flex_attention_is_inductors_template_for_the_architecture(run: Run, target: str) -> None:
+    record = run(target, "FLEX_ATTENTION", 16, "auto", "verify")
+    assert (record.verdict, record.rung) == (Verdict.PASS, Rung.COMPILED), record.reasons
+    (attention,) = [k for k in record.route if k.phase == "forward"]
+    assert "flex_attention" in attention.name
+    assert (attention.lds_bytes or 0) > 0 and (attention.vgprs or 0) > 0
+
+
 def test_attention_that_pytorch_computes_is_not_called_compiled(run: Run) -> None:
-    record = run("offline:gfx942", "FLEX_ATTENTION", 16, "auto", "decode")
+    record = run("offline:gfx942", "TURBOQUANT", 16, "turboquant_k8v4", "prefill")
     assert record.verdict is Verdict.UNVERIFIED
+    assert "PyTorch computed the attention" in record.reasons[0]
 
 
 def test_the_record_says_what_it_rests_on(run: Run, pool: object) -> None:
