@@ -35,6 +35,11 @@ class Cost(msgspec.Struct, frozen=True):
     repeats: int
     refs: tuple[str, ...] = ()
 
+    @property
+    def spans(self) -> bool:
+        """Whether repeats gave it an interval."""
+        return self.repeats > 1 and self.low < self.high
+
     def overlaps(self, other: Cost) -> bool:
         """Whether the repeats do not tell the two apart."""
         return self.low <= other.high and other.low <= self.high
@@ -139,7 +144,9 @@ def _serving_cost(metric: str, rows: Sequence[Served]) -> Cost:
     # The middle of several rows; of an even number, the one that is worse.
     more = METRICS[metric].better > 0
     value = values[(len(values) - 1) // 2] if more else values[len(values) // 2]
-    costs = sorted(1 / v if more else v for v in values)
+    spread = max(row.result.spread or 0.0 for row in rows)
+    ends = (max(values[0] - spread, values[0] / 2), values[-1] + spread)
+    costs = sorted(1 / v if more else v for v in ends)
     mid = 1 / value if more else value
     return Cost(mid, costs[0], costs[-1], value, repeats, tuple(sorted(row.ref for row in rows)))
 

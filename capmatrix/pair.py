@@ -61,7 +61,6 @@ class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str = "bfloat16"
     runner: str = "auto"
     batches: tuple[str, ...] = ()
-    lengths: str = "full"
     switches: tuple[tuple[str, str], ...] = ()
 
 

@@ -51,6 +51,7 @@ METRICS: dict[str, Metric] = {
     "output_tok_s": Metric("Output tok/s", 2, 1),
     "total_tok_s": Metric("Total tok/s", 2, 1),
     "request_s": Metric("Requests/s", 2, 1),
+    "relative_time": Metric("Times slower", 2, -1),
     "prefill_tok_s": Metric("Prefill tok/s", 2, 0),
     "mean_tpot_ms": Metric("Mean TPOT ms", 3, -1),
     "median_tpot_ms": Metric("Median TPOT ms", 3, -1),
@@ -66,6 +67,9 @@ METRICS: dict[str, Metric] = {
     "acceptance_length": Metric("Acceptance length", 2, 0),
     "accuracy": Metric("Accuracy", 4, 0),
 }
+
+#: Figures that rank.
+RANKING: tuple[str, ...] = tuple(key for key, metric in METRICS.items() if metric.better)
 
 #: Figures of a load; every one may be left out. Requests and tokens a request.
 WORKLOAD_BOUNDS: dict[str, tuple[int, int]] = {
@@ -94,7 +98,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     """One row. ``figures`` by a key of ``METRICS``; ``reason`` says what a status other than ``pass`` was.
 
     ``variant`` names what else differs between rows (a switch, a version), in the source's words.
-    ``repeats`` is how many runs the figures summarise.
+    ``repeats`` is how many runs the figures summarise, ``spread`` the half-width that the source gives them, in
+    the unit of the first figure that ranks (None: not given).
     """
 
     backend: str
@@ -104,6 +109,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     figures: dict[str, float] = {}
     load: Load = Load()
     repeats: int = 1
+    spread: float | None = None
     line: int | None = None
 
 
@@ -145,7 +151,7 @@ KEYS: tuple[str, ...] = (
     *_TEXTS[:3], "date", "read", *_TEXTS[3:5], "arch", "model", "draft_model", "drafter", "role", "tp", "block_size",
     "kv_cache_dtype", "dtype", "baseline", "compare", "command", "notes", "workload", "result",
 )  # fmt: skip
-RESULT_KEYS: tuple[str, ...] = ("backend", "status", "reason", "variant", "repeats", *METRICS, *LOAD_KEYS)
+RESULT_KEYS: tuple[str, ...] = ("backend", "status", "reason", "variant", "repeats", "spread", *METRICS, *LOAD_KEYS)
 BACKENDS: tuple[str, ...] = (*ROCM_BACKENDS, *OTHER_BACKENDS)
 
 
@@ -180,7 +186,7 @@ def from_toml(doc: TomlFile) -> Published:
         "kv_cache_dtype": KV_CACHE_DTYPES,
         "dtype": (*DTYPES, "auto"),
         "baseline": BACKENDS,
-        "compare": tuple(key for key, metric in METRICS.items() if metric.better),
+        "compare": RANKING,
     }
     found |= {key: word(doc, (key,), data[key], allowed) for key, allowed in words.items() if key in data}
     for key, highest in (("tp", 1024), ("block_size", 65536)):
@@ -213,9 +219,8 @@ def _result(doc: TomlFile, at: At, entry: dict[str, Any], shared: Load) -> Resul
         message = "a passing result needs no reason" if reason else "is missing: what happened, in the source's words"
         raise doc.error((*at, "reason"), message)
     figures = {key: _figure(doc, (*at, key), entry[key]) for key in METRICS if key in entry}
-    if status == "pass" and not any(METRICS[key].better for key in figures):
-        allowed = [key for key, metric in METRICS.items() if metric.better]
-        raise doc.error(at, "a passing result needs a figure to compare by", allowed=allowed)
+    if status == "pass" and not any(key in RANKING for key in figures):
+        raise doc.error(at, "a passing result needs a figure to compare by", allowed=RANKING)
     return Result(
         backend=word(doc, (*at, "backend"), entry["backend"], BACKENDS),
         status=status,
@@ -224,6 +229,7 @@ def _result(doc: TomlFile, at: At, entry: dict[str, Any], shared: Load) -> Resul
         figures=figures,
         load=_load(doc, at, entry, shared),
         repeats=integer(doc, (*at, "repeats"), entry["repeats"], 1, 1 << 20) if "repeats" in entry else 1,
+        spread=_figure(doc, (*at, "spread"), entry["spread"]) if "spread" in entry else None,
         line=doc.nearest_line(*at),
     )
 
@@ -240,7 +246,7 @@ def _load(doc: TomlFile, at: At, entry: Mapping[str, Any], shared: Load) -> Load
 def _figure(doc: TomlFile, at: At, value: object) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise doc.error(at, "must be a number; leave out a figure that is not published", value=value)
-    if not 0 <= value < 1e12 or (value == 0 and METRICS[str(at[-1])].better):
+    if not 0 <= value < 1e12 or (value == 0 and str(at[-1]) in RANKING):
         raise doc.error(at, "out of range", value=value, allowed=["above 0, below 1e12"])
     return float(value)
 
@@ -262,7 +268,7 @@ def _family(doc: TomlFile, value: object) -> str:
 def deciding_metric(results: tuple[Result, ...], compare: str = "") -> str:
     """The figure that ranks these results: ``compare``, or the first that every passing one has; "" for none."""
     passing = [r for r in results if r.status == "pass"]
-    keys = [compare] if compare else [key for key, metric in METRICS.items() if metric.better]
+    keys = [compare] if compare else list(RANKING)
     for key in keys:
         if passing and all(key in r.figures for r in passing):
             return key

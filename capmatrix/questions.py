@@ -25,7 +25,8 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     loader. ``runner`` is ``v1`` or ``v2``, empty for the one vLLM takes by itself. ``target_backend`` and
     ``drafter_backend`` are explicit choices (``--attention-backend``, ``speculative_config.attention_backend``),
     empty where none is made. ``draft_model_type`` names the Hugging Face model type of a drafter whose loader
-    asks for it (``deepseek_v4``). ``switches`` are sorted environment pairs.
+    asks for it (``deepseek_v4``). ``tp`` and ``total_kv_heads`` (the whole model's, None: ``tp`` times a rank's)
+    matter only with ``dcp``, the degree of decode context parallelism. ``switches`` are sorted environment pairs.
     """
 
     arch: str
@@ -42,6 +43,8 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     draft_model_type: str = ""
     kv_connector: str = ""
     dcp: int = 1
+    tp: int = 1
+    total_kv_heads: int | None = None
     switches: tuple[tuple[str, str], ...] = ()
 
 

@@ -28,7 +28,7 @@ def margin(cost: Cost | None, rival: Cost | None) -> tuple[float | None, float |
     if cost is None or rival is None:
         return None, None, None
     mid = round((rival.mid / cost.mid - 1) * 100, 2)
-    if cost.repeats < 2 or rival.repeats < 2:
+    if not (cost.spans or rival.spans) or min(cost.repeats, rival.repeats) < 2:
         return mid, None, None
     low, high = (rival.low / cost.high - 1) * 100, (rival.high / cost.low - 1) * 100
     return mid, round(low, 2), round(high, 2)

@@ -118,10 +118,10 @@ def published_schema(families: Collection[str] | None = None) -> Schema:
         "reason": _text("What happened, in the source's words; for every status but pass."),
         "variant": _text("What else differs between the rows."),
         "repeats": _integer(1, 1 << 20, "Runs that the figures summarise (default: 1)."),
+        "spread": {**figure, "description": "Half-width given for the first figure that ranks, in its unit."},
         **{key: {**figure, "description": metric.title} for key, metric in published.METRICS.items()},
         **load,
     }
-    ranking = [key for key, metric in published.METRICS.items() if metric.better]
     own: Schema = {
         "title": _text("What was compared."),
         "source": _text("The thread or page, such as vllm-project/vllm#47882."),
@@ -144,7 +144,7 @@ def published_schema(families: Collection[str] | None = None) -> Schema:
         "kv_cache_dtype": {"enum": list(vocabulary.KV_CACHE_DTYPES)},
         "dtype": {"enum": [*vocabulary.DTYPES, "auto"], "description": "auto: left to the checkpoint."},
         "baseline": {"enum": list(published.BACKENDS), "description": "What improvement is over."},
-        "compare": {"enum": ranking, "description": "The figure to compare by (default: the first all have)."},
+        "compare": {"enum": list(published.RANKING), "description": "The figure to compare by (default: the first all have)."},
         "command": _text("How the server was started."),
         "notes": _text("What else to know."),
         "workload": _table("The load, where all results share it.", load),

@@ -11,8 +11,8 @@ from typing import Any
 #: Seconds that the last compilation of each kernel took in this process; None where it came from the cache.
 _seconds: dict[str, float | None] = {}
 _started: list[tuple[str, float]] = []
-_on_start: Callable[[str], None] = lambda name: None
-_on_end: Callable[[], None] = lambda: None
+_on_start: Callable[[str], None] | None = None
+_on_end: Callable[[], None] | None = None
 _hit = False
 
 
@@ -45,7 +45,8 @@ def _before(*, fn: Any, **rest: Any) -> bool:
     _hit = False
     name = fn.name.rsplit(".", 1)[-1]
     _started.append((name, time.monotonic()))
-    _on_start(name)
+    if _on_start:
+        _on_start(name)
     return False
 
 
@@ -53,7 +54,8 @@ def _after(*, fn: Any, **rest: Any) -> bool:
     if _started:
         name, since = _started.pop()
         _seconds[name] = None if _hit else round(time.monotonic() - since, 3)
-    _on_end()
+    if _on_end:
+        _on_end()
     return False
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import inspect
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import msgspec
+import pydantic
 
 from .. import targets
 from ..cell import Cell, Environment
@@ -40,6 +43,18 @@ def open_session(target: str, switches: Mapping[str, str], options: Mapping[str,
     return QuerySession(environment.collect(parsed, switches, extensions))
 
 
+#: Native operators that vLLM's compiler (0.32) names while it is imported, and a CPU build lacks.
+_COMPILER_OPERATORS = (
+    "rms_norm_static_fp8_quant",
+    "fused_add_rms_norm_static_fp8_quant",
+    "rms_norm_dynamic_per_token_quant",
+    "fused_qk_norm_rope",
+    "silu_and_mul_quant",
+    "silu_and_mul_per_block_quant",
+)
+_libraries: list[Any] = []
+
+
 class QuerySession:
     """Answers questions of one architecture and switch set."""
 
@@ -54,8 +69,15 @@ class QuerySession:
         return [msgspec.to_builtins(answer) for answer in self.answers(asked)]
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """One answer a question; whatever vLLM raises is the answer."""
-        return [self._answer(question) for question in questions]
+        """One answer a question, in their order; whatever vLLM raises is the answer."""
+        from . import query_models
+
+        answers: dict[int, Answer] = {}
+        # Questions that share a configuration one after the other, so that few have to be kept.
+        order = sorted(range(len(questions)), key=lambda i: repr(query_models.configuration_key(questions[i])))
+        for i in order:
+            answers[i] = self._answer(questions[i])
+        return [answers[i] for i in range(len(questions))]
 
     def versions(self) -> Versions:
         """What answers."""
@@ -63,6 +85,14 @@ class QuerySession:
         return Versions(found.get("vllm", ""), found.get("aiter", ""), tuple(self.environment.extensions))
 
     def _answer(self, question: Question) -> Answer:
+        configured = self._configured_for(question)
+        answer = configured.failed or _select(question, configured)
+        runner = answer.runner
+        if question.runner:
+            runner = self._configured_for(msgspec.structs.replace(question, runner="")).facts.get("runner", "")
+        return msgspec.structs.replace(answer, default_runner=runner)
+
+    def _configured_for(self, question: Question) -> _Configured:
         from . import query_models
 
         key = query_models.configuration_key(question)
@@ -71,9 +101,7 @@ class QuerySession:
             known = self._configured[key] = _configure(question)
             if len(self._configured) > _KEPT:
                 self._configured.popitem(last=False)
-        if isinstance(known.failed, Answer):
-            return known.failed
-        return _select(question, known)
+        return known
 
     def run(self, cell: Cell, emit: Any) -> Any:
         """No cells run here."""
@@ -95,10 +123,38 @@ def _preload() -> None:
     from . import bare_package, query_models
 
     bare_package.ensure("vllm.models.minimax_m3")
+    plain = ModelRegistry.models["LlamaForCausalLM"].load_model_cls()
     for name in query_models.MODELS:
         with contextlib.suppress(Exception):
             ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
+    for name in query_models.STAND_INS:
+        ModelRegistry.register_model(name, plain)
+    _import_compiler()
     _paths()
+
+
+def _import_compiler() -> None:
+    """Import vLLM's compiler, where loaders mark which model they load.
+
+    Its passes name native operators by their overloads, which stand-ins do not have: those that this build
+    declares are uncovered meanwhile. What it does not declare is declared, without arguments, as a CPU build
+    of vLLM does itself for the others.
+    """
+    import torch
+
+    declared = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    library = torch.library.Library("_C", "FRAGMENT")
+    _libraries.append(library)  # what it declared goes with it
+    for name in _COMPILER_OPERATORS:
+        if f"_C::{name}" not in declared:
+            library.define(f"{name}() -> ()")
+    names = vars(torch.ops._C)
+    covered = {name: names.pop(name) for name, found in list(names.items()) if inspect.isfunction(found)}
+    try:
+        importlib.import_module("vllm.compilation.backends")
+    finally:
+        for name, found in covered.items():
+            setattr(torch.ops._C, name, found)
 
 
 @functools.cache
@@ -120,15 +176,10 @@ def _configure(question: Question) -> _Configured:
     facts: dict[str, str] = {}
     stage = "configure"
     try:
-        with query_models.runner_set(""):
-            default = None
-            if question.runner:
-                default = _default_runner(question)
         with query_models.runner_set(question.runner):
             config = query_models.configure(question)
             v2 = config.use_v2_model_runner
             facts["runner"] = "v2" if v2 else "v1"
-            facts["default_runner"] = default or facts["runner"]
             if query_models.is_drafter(question):
                 stage = "load"
                 config, facts["loader"] = draft_loader.draft_config(config, v2)
@@ -137,15 +188,6 @@ def _configure(question: Question) -> _Configured:
     named = config.attention_config.backend
     facts["configured"] = named.name if named is not None else ""
     return _Configured(config, facts)
-
-
-def _default_runner(question: Question) -> str:
-    """The runner vLLM takes by itself for this configuration; empty where it cannot be configured at all."""
-    from . import query_models
-
-    with query_models.runner_set(""), contextlib.suppress(Exception):
-        return "v2" if query_models.configure(question).use_v2_model_runner else "v1"
-    return ""
 
 
 class _Asked(BaseException):
@@ -181,7 +223,7 @@ def _select(question: Question, configured: _Configured) -> Answer:
         return Answer("", stage="select", error=_text(error), **facts)
     backend = _paths().get(path, path)
     wanted = _explicit(question)
-    ignored = wanted if wanted and backend != wanted else ""
+    ignored = wanted if wanted and (backend != wanted or facts["configured"] != wanted) else ""
     return Answer(backend, _source(question, asked.backend), tried, ignored=ignored, **facts)
 
 
@@ -256,4 +298,6 @@ def _construct(question: Question, config: Any) -> None:
 def _text(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = " ".join(line.strip() for line in lines) or type(error).__name__
+    if isinstance(error, pydantic.ValidationError):
+        text = "; ".join(str(found["msg"]).removeprefix("Value error, ") for found in error.errors()) or text
     return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

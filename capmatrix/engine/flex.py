@@ -39,8 +39,7 @@ def compile_for_the_virtual_gpu() -> None:
             mock.patch.object(torch._dynamo.config, "disable", False),
         ):
             torch._dynamo.reset()
-            result = torch.compile(flex_attention, fullgraph=True, backend=_backend)(*args, **kwargs)
-        return result  # type: ignore[no-any-return]
+            return torch.compile(flex_attention, fullgraph=True, backend=_backend)(*args, **kwargs)
 
     backend.flex_attention_compiled = call
 
@@ -135,7 +134,7 @@ def _note(kernel: Any, arch: Arch) -> None:
     metadata = kernel.metadata
     if metadata.shared > arch.lds_bytes:
         raise OutOfResources(metadata.shared, arch.lds_bytes, "shared memory")
-    figures = resources(kernel.asm["hsaco"])
+    figures: dict[str, Any] = {**resources(kernel.asm["hsaco"])}
     figures["lds_bytes"] = max(metadata.shared, figures.get("lds_bytes", 0))
     route.launched(
         metadata.name,

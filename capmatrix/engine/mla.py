@@ -36,7 +36,7 @@ def make(cell: Cell, config: Any, name: str) -> Any:
     from vllm.model_executor.layers.attention import MLAAttention
     from vllm.model_executor.layers.linear import ColumnParallelLinear
 
-    _distributed()
+    distributed()
     g, m = cell.geometry, mla_inputs.widths(cell.geometry)
     dtype = getattr(torch, cell.dtype)
     kv_b_proj = ColumnParallelLinear(
@@ -67,7 +67,7 @@ def make(cell: Cell, config: Any, name: str) -> Any:
     return layer
 
 
-def _distributed() -> None:
+def distributed() -> None:
     """One-rank groups, which vLLM's parallel linear layers insist on; once a process."""
     if torch.distributed.is_initialized():
         return

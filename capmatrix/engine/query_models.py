@@ -51,12 +51,23 @@ _LATENT: dict[str, Any] = {
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
-    "n_routed_experts": None,
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 64,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
     "first_k_dense_replace": 2,
     "num_nextn_predict_layers": 1,
 }
-#: The plainest target with a multi-token-prediction layer of full attention.
-_DENSE_MTP = {"model_type": "mimo", "architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
+#: A target that Transformers knows with a multi-token-prediction layer of full attention.
+_DENSE_MTP: dict[str, Any] = {
+    "model_type": "glm4_moe",
+    "architectures": ["Glm4MoeForCausalLM"],
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 64,
+    "num_experts_per_tok": 2,
+    "num_nextn_predict_layers": 1,
+}
 
 #: Model classes that these name. vLLM inspects a class in a subprocess (10 to 25 s) unless it is registered.
 MODELS: tuple[str, ...] = (
@@ -65,18 +76,34 @@ MODELS: tuple[str, ...] = (
     "LlamaForCausalLMEagle3",
     "DeepseekV3ForCausalLM",
     "DeepSeekMTPModel",
-    "MiMoForCausalLM",
-    "MiMoMTPModel",
+    "Glm4MoeForCausalLM",
+    "Glm4MoeMTPModel",
     "DFlashDraftModel",
     "Qwen3DSparkModel",
 )
+#: Classes that import only beside a real AITER. Nothing but their names is asked for, so another stands for them.
+STAND_INS: tuple[str, ...] = ("DeepSeekV4MTPModel", "DSparkDraftModel")
 
 
 def target_json(question: Question) -> dict[str, Any]:
     """The Hugging Face config of the target."""
     if question.geometry.mla is not None:
         return _COMMON | _LATENT
-    return _COMMON | (_DENSE_MTP if question.method == "mtp" else _LLAMA)
+    return _COMMON | (_DENSE_MTP if question.method == "mtp" else _LLAMA) | _heads(question)
+
+
+def _heads(question: Question) -> dict[str, int]:
+    """The whole model's heads, where vLLM checks them against the degrees of parallelism."""
+    if question.dcp < 2:
+        return {}
+    g, tp = question.geometry, _degree(question)
+    kv = question.total_kv_heads or g.num_kv_heads * tp
+    heads = g.num_heads * tp
+    return {"num_attention_heads": heads, "num_key_value_heads": kv, "hidden_size": heads * _COMMON["head_dim"]}
+
+
+def _degree(question: Question) -> int:
+    return max(question.tp, question.dcp)
 
 
 def drafter_json(question: Question) -> dict[str, Any] | None:
@@ -122,6 +149,7 @@ def configuration_key(question: Question) -> tuple[object, ...]:
         question.arch, question.block_size, question.kv_cache_dtype, question.dtype, question.method,
         question.num_speculative_tokens, question.runner, question.target_backend, question.drafter_backend,
         question.draft_model_type, question.kv_connector, question.dcp, question.role, g.mla is None, g.causal,
+        json.dumps(_heads(question)),
     )  # fmt: skip
 
 
@@ -139,7 +167,7 @@ def configure(question: Question) -> Any:
         given["kv_transfer_config"] = KVTransferConfig(kv_connector=question.kv_connector, kv_role="kv_both")
     if question.dcp > 1:
         # Ranks that this process never starts; their number alone is asked for.
-        given["tensor_parallel_size"] = question.dcp
+        given["tensor_parallel_size"] = _degree(question)
         given["decode_context_parallel_size"] = question.dcp
         given["distributed_executor_backend"] = "mp"
     config = EngineArgs(

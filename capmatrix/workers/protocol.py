@@ -1,7 +1,8 @@
 """What a pool and its worker say to each other: one JSON object a line over a unix socket.
 
 The pool sends ``hello`` once and then ``run`` per cell; the worker answers ``welcome``, then per cell
-``begin``, any number of ``event`` and one ``result``. After the worker is dead its keeper sends ``exit``.
+``begin``, any number of ``event`` and one ``result``. Of a session that answers questions, ``ask`` is answered
+by one ``answers``. After the worker is dead its keeper sends ``exit``.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ class Run(msgspec.Struct, tag_field="kind", tag="run"):
     cell: Cell
 
 
+class Ask(msgspec.Struct, tag_field="kind", tag="ask"):
+    """Answer these questions, a JSON list; ``number`` counts the connection's."""
+
+    number: int
+    questions: msgspec.Raw
+
+
 class Status(msgspec.Struct, frozen=True):
     """How a server's start went, one line on its ready pipe: ``ready``, ``unavailable`` or ``failed``."""
 
@@ -66,7 +74,7 @@ class Status(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-ToWorker = Hello | Run
+ToWorker = Hello | Run | Ask
 
 
 class Welcome(msgspec.Struct, tag_field="kind", tag="welcome"):
@@ -99,6 +107,14 @@ class Result(msgspec.Struct, tag_field="kind", tag="result"):
     record: msgspec.Raw
 
 
+class Answers(msgspec.Struct, tag_field="kind", tag="answers"):
+    """A JSON list, one answer a question in their order; or ``error``, what the session raised."""
+
+    number: int
+    answers: msgspec.Raw = msgspec.Raw(b"[]")
+    error: str = ""
+
+
 class Exit(msgspec.Struct, tag_field="kind", tag="exit"):
     """The worker is dead and so is what it left behind.
 
@@ -114,7 +130,7 @@ class Exit(msgspec.Struct, tag_field="kind", tag="exit"):
     unkillable: tuple[int, ...] = ()
 
 
-FromWorker = Welcome | Begin | Event | Result | Exit
+FromWorker = Welcome | Begin | Event | Result | Answers | Exit
 
 
 def send(connection: socket.socket, message: object) -> None:

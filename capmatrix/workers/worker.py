@@ -19,7 +19,7 @@ import msgspec
 from .. import codec, rungs
 from ..cell import Cell, Environment, Phase, Record, Verdict
 from . import failure, processes
-from .protocol import Begin, ConnectionLost, Event, Hello, Reader, Result, Run, ToWorker, Welcome, send
+from .protocol import Answers, Ask, Begin, ConnectionLost, Event, Hello, Reader, Result, Run, ToWorker, Welcome, send
 
 #: Exit codes of a worker that cannot go on for reasons of its own.
 EXIT_CONNECTION = 70
@@ -134,6 +134,15 @@ def _run(connection: socket.socket, session: Session, message: Run, pid: int) ->
         sys.stdout.flush()
         sys.stderr.flush()
     send(connection, Result(message.number, msgspec.Raw(codec.encode(record))))
+
+
+def _answer(connection: socket.socket, session: Any, message: Ask) -> None:
+    """Answers of a session that has ``ask``; what it raises is told instead."""
+    try:
+        answers = msgspec.Raw(codec.encode(session.ask(codec.decode(bytes(message.questions), list))))
+        send(connection, Answers(message.number, answers))
+    except Exception as error:
+        send(connection, Answers(message.number, error=f"{type(error).__name__}: {error}"))
 
 
 def _error(cell: Cell, environment: Environment, phase: Phase, error: BaseException) -> Record:

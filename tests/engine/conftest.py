@@ -15,6 +15,7 @@ from capmatrix.workers.pool import Pool
 WHOLE = Geometry(16, 16, 128)
 FEW = Geometry(4, 4, 128)
 
+
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """One pool for all tests of this process: each target's server starts once."""

@@ -84,9 +84,7 @@ def test_claim_layers_are_apart(run: Run) -> None:
 
 
 def test_forcing_the_kernel_block_is_another_experiment(run: Run) -> None:
-    record = run(
-        "offline:gfx942", "ROCM_AITER_FA", 128, "fp8", "decode", force=Force.KERNEL_BLOCK, kernel_block=128
-    )
+    record = run("offline:gfx942", "ROCM_AITER_FA", 128, "fp8", "decode", force=Force.KERNEL_BLOCK, kernel_block=128)
     assert Flag.FORCED_KERNEL_BLOCK in record.flags
     assert record.kernel_block == 128
     assert record.verdict in (Verdict.UNVERIFIED, Verdict.UNAVAILABLE)
