@@ -187,12 +187,17 @@ class Kernel(msgspec.Struct, frozen=True, omit_defaults=True):
 class Check(msgspec.Struct, frozen=True, omit_defaults=True):
     """One numeric comparison.
 
-    ``part``: ``write`` (the cache write alone), ``forward`` (attention over K and V as stored),
-    ``needles``, ``repeat``, ``guard``, ``accuracy`` (against unquantised inputs; reported, not judged).
-    ``cache``: what unused slots held: ``zeroed``, ``stale``, ``nan``. Errors are relative to the
-    reference's norm (``relative_l2``, ``worst_row_error``) or absolute (``max_abs``); ``bound`` is the
-    derived unit-roundoff budget; ``plain_error`` is that of a plain implementation in the same dtypes.
-    ``ok`` is None where the part is reported only or could not be told.
+    ``part``: ``write`` (the cache write alone), ``forward`` (attention over K and V as stored), ``needles``
+    (the same with one dominant key), ``query`` (how the kernels' query was made), ``repeat`` (a second call
+    against the first), ``guard`` (bytes that nobody may change), ``accuracy`` (against unquantised inputs;
+    reported, not judged). ``cache``: what unused slots held: ``zeroed``, ``stale``, ``nan``.
+
+    ``relative_l2``, ``plain_error`` and ``bound`` are norms over all judged rows, relative to the reference's norm:
+    the error, that of plain PyTorch in the same dtypes, and the derived unit-roundoff budget. Rows are judged one by
+    one as well: ``worst_row`` is the row (token * heads + head, among the rows judged) whose error is largest against
+    its own bound, and ``worst_row_error`` is that ratio, error to bound: above 1 the row is off. ``max_abs`` is the
+    largest error of one element; of ``write``, in half-ulps of the requested dtype or half-steps of a stored scale, so
+    that ``bound`` is 1 there. ``ok`` is None where the part is reported only or could not be told.
     """
 
     part: str

@@ -81,11 +81,3 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     def reasons(self) -> dict[str, tuple[str, ...]]:
         """Every rejection of the priority list."""
         return {tried.backend: tried.reasons for tried in self.tried if tried.reasons}
-
-
-class Versions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What answered: ``vllm`` and ``aiter`` (empty: none is importable), and what was changed to ask it."""
-
-    vllm: str
-    aiter: str = ""
-    extensions: tuple[str, ...] = ()

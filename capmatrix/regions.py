@@ -151,10 +151,15 @@ class _Part(NamedTuple):
     passes: int
 
     @property
-    def cost(self) -> tuple[int, int, int, tuple[Condition, ...]]:
-        """Length, values, how far down the list of features; less is plainer."""
-        values = sum(len(c.values) for c in self.conditions)
-        return len(self.conditions), values, sum(_PREFERENCE[c.feature] for c in self.conditions), self.conditions
+    def cost(self) -> tuple[int, int, int, int, tuple[Condition, ...]]:
+        """Length, values, how far down the list of features, then what passes before what fails; less is plainer.
+
+        A bound says more than was seen, so that it stands for a list of three values or more only.
+        """
+        values = sum(3 if c.bound else len(c.values) for c in self.conditions)
+        features = sum(_PREFERENCE[c.feature] for c in self.conditions)
+        listed = sum(not c.negated for c in self.conditions)
+        return len(self.conditions), values, features, listed, self.conditions
 
 
 def facts(record: Record, environment: Environment | None) -> Facts:

@@ -37,6 +37,9 @@ def _static_per_tensor_quant(out: torch.Tensor, input: torch.Tensor, scale: torc
 #: Operators with one right answer, computed exactly. vLLM 0.32's attention writes its cache with its own operators.
 EXACT: dict[str, Callable[..., Any]] = {"static_per_tensor_quant": _static_per_tensor_quant}
 
+#: Operators whose results vLLM reads on the host to size what follows: without them a cell cannot go on.
+PLANNED_ON = ("get_ps_metadata_v1",)
+
 
 def compile_ops(
     module: str, fc_name: str | None = None, gen_func: Any = None, gen_fake: Callable[..., Any] | None = None,
@@ -65,6 +68,8 @@ def _stand_in(
             route.launched(f"aiter.{name}", "stand_in")
             return exact(**bound.arguments)
         route.launched(f"aiter.{name}", "native")
+        if name in PLANNED_ON:
+            raise route.NativeMissing(f"aiter.{name}", "its plan is needed to go on")
         given = [bound.arguments[p] for p in OUTPUTS if isinstance(bound.arguments.get(p), torch.Tensor)]
         for out in given:
             native_ops.claim(out)
@@ -124,7 +129,8 @@ def direct_register_custom_op(op_name: str, op_func: Callable[..., Any], mutates
         # PyTorch warns of results that alias inputs; callers use the output that they passed.
         return result.clone() if isinstance(result, torch.Tensor) else result
 
-    library.impl(op_name, without_result_alias, "CPU")
+    for key in ("CPU", "CUDA"):
+        library.impl(op_name, without_result_alias, key)
 
 
 def interface(file: Path) -> dict[str, Callable[..., Any]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .. import targets
 from . import Unavailable
-from .platform_plugin import ARCH_VARIABLE
+from .platform_plugin import ARCH_VARIABLE, POSING_VARIABLE
 
 #: Ranges of versions whose seams ``adapter`` knows, as ``packaging`` specifiers.
 SUPPORTED_VLLM = ">=0.32,<0.33"
@@ -34,6 +34,8 @@ def boot(target: targets.Target, switches: Mapping[str, str], aiter: str = "") -
     os.environ.update(_quiet())
     os.environ[ARCH_VARIABLE] = target.arch
     os.environ.update(kind.environment(target.arch))
+    if target.kind == "device":
+        return _boot_device(target, aiter)
     _standins_importable()
     _require_entry_point()
 
@@ -48,6 +50,26 @@ def boot(target: targets.Target, switches: Mapping[str, str], aiter: str = "") -
     _import_vllm()
     native_ops.register()
     return (f"virtual ROCm platform for {target.arch}", *changed)
+
+
+def _boot_device(target: targets.Target, aiter: str) -> tuple[str, ...]:
+    """A real GPU, under its own identity or (``device:<arch>``) under that of an AMD architecture."""
+    posing = bool(target.arch)
+    if posing:
+        os.environ[POSING_VARIABLE] = "1"
+        _standins_importable()
+        _require_entry_point()
+
+    import torch
+
+    changed = targets.KINDS[target.kind].prepare(target.arch)
+    from . import aiter_loader, device_boot
+
+    rocm = posing or torch.version.hip is not None
+    # AITER is for ROCm alone; what vLLM would make of it on CUDA is no question of ours.
+    changed += aiter_loader.load(aiter) if rocm else ()
+    _import_vllm(rocm)
+    return (*changed, *device_boot.after_import(target.arch))
 
 
 def _quiet() -> dict[str, str]:
@@ -103,7 +125,7 @@ def _tell_vllm_that_triton_works() -> None:
     backends["cpu"] = Backend(CpuCompiler, CpuDriver)  # type: ignore[arg-type]
 
 
-def _import_vllm() -> None:
+def _import_vllm(rocm: bool = True) -> None:
     try:
         vllm = importlib.import_module("vllm")
         from packaging.specifiers import SpecifierSet
@@ -116,7 +138,8 @@ def _import_vllm() -> None:
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
-    if not current_platform.is_rocm():
-        raise Unavailable(f"vLLM chose the platform {type(current_platform).__name__}, not ROCm")
+    if not (current_platform.is_rocm() if rocm else current_platform.is_cuda()):
+        wanted = "ROCm" if rocm else "CUDA"
+        raise Unavailable(f"vLLM chose the platform {type(current_platform).__name__}, not {wanted}")
     if not HAS_TRITON:
         raise Unavailable("vLLM disabled Triton in this process")

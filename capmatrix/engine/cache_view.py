@@ -77,10 +77,10 @@ def as_bytes(view: torch.Tensor) -> torch.Tensor:
 
 
 def owned_bytes(layer: Any, slots: torch.Tensor) -> torch.Tensor | None:
-    """A mask over the bytes of the cache's whole storage: True where ``slots`` live; None if unknown."""
+    """A mask over the bytes of the cache's whole storage: not 0 where ``slots`` live; None if unknown."""
     cache = layer.kv_cache
     storage = cache.untyped_storage()
-    mask = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+    mask = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=cache.device)
     twin = mask.view(cache.dtype) if cache.element_size() > 1 else mask
     twin = twin[: storage.nbytes() // cache.element_size()]
     like = torch.as_strided(twin, cache.shape, cache.stride(), cache.storage_offset())
@@ -91,4 +91,4 @@ def owned_bytes(layer: Any, slots: torch.Tensor) -> torch.Tensor | None:
         block = view.shape[1]
         whole = view.view(_SIGNED[view.element_size()])
         whole[slots // block, slots % block] = -1
-    return mask != 0
+    return mask

@@ -3,7 +3,8 @@
 Layers: ``validation`` (the backend's own), ``selector`` (what vLLM picks when nobody chooses),
 ``kernel_block`` (what the backend declares and what vLLM makes of the manager block for it alone),
 ``shared_group`` (the same in a group shared with a layer that declares the forced block),
-``proposer`` (the V1 runner's allow-list of drafter metadata).
+``proposer`` (the V1 runner's allow-list of drafter metadata), and for latent attention ``mla_prefill``
+(the prefill backend that vLLM picks beside it, without which it builds no layer).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.worker.utils import AttentionGroup, prepare_kernel_block_sizes, select_common_block_size
 
 from ..cell import Cell, Claim, Force
-from . import bare_package, failures, model_config
+from . import bare_package, failures, mla_prefill, model_config
 
 #: The one block that MiniMax-M3's sparse layers take (vllm/models/minimax_m3/common/sparse_attention.py).
 _PEER_BLOCK = 128
@@ -42,6 +43,7 @@ def selector_config(cell: Cell) -> AttentionSelectorConfig:
         kv_cache_dtype=cell.kv_cache_dtype,
         block_size=cell.block_size,
         use_mla=g.mla is not None,
+        use_sparse=bool(backend_class(cell.backend).is_sparse()),
         has_sink=g.sinks,
         has_sliding_window=g.sliding_window is not None,
         use_non_causal=not g.causal,
@@ -149,7 +151,8 @@ def proposer(cell: Cell) -> Claim:
     bare_package.ensure("vllm.models.minimax_m3")
     from vllm.v1.spec_decode.eagle import EagleProposer
 
-    config = model_config.vllm_config(replace_cell(cell, backend="TRITON_ATTN", method="eagle3"))
+    any_backend = "TRITON_ATTN" if cell.geometry.mla is None else "TRITON_MLA"
+    config = model_config.vllm_config(replace_cell(cell, backend=any_backend, method="eagle3"))
     allowed = EagleProposer(config, torch.device("cpu")).allowed_attn_types
     metadata = metadata_class(backend_class(cell.backend))
     if allowed is None:
@@ -192,7 +195,8 @@ def ask(cell: Cell) -> list[Claim]:
     """
     backend_class(cell.backend)
     claims = []
-    for layer, answer in LAYERS.items():
+    layers = LAYERS if cell.geometry.mla is None else LAYERS | {"mla_prefill": mla_prefill.claim}
+    for layer, answer in layers.items():
         try:
             claims.append(answer(cell))
         except Exception as error:

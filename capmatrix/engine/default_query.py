@@ -21,7 +21,7 @@ import pydantic
 
 from .. import targets
 from ..cell import Cell, Environment
-from ..questions import Answer, Question, Source, Tried, Versions
+from ..questions import Answer, Question, Source, Tried
 from . import bootstrap
 
 #: Configurations kept; each holds a few hundred kilobytes.
@@ -78,11 +78,6 @@ class QuerySession:
         for i in order:
             answers[i] = self._answer(questions[i])
         return [answers[i] for i in range(len(questions))]
-
-    def versions(self) -> Versions:
-        """What answers."""
-        found = self.environment.versions
-        return Versions(found.get("vllm", ""), found.get("aiter", ""), tuple(self.environment.extensions))
 
     def _answer(self, question: Question) -> Answer:
         configured = self._configured_for(question)

@@ -23,6 +23,7 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
     from .. import __version__
     from . import aiter_loader
 
+    on_device = target.kind == "device"
     versions = {
         "capmatrix": __version__,
         "python": platform.python_version(),
@@ -30,6 +31,10 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
         "triton": triton.__version__,
         "vllm": vllm.__version__,
     }
+    if on_device:
+        from . import device_facts
+
+        versions |= device_facts.versions()
     commits = {}
     aiter = aiter_loader.describe()
     if aiter.get("version"):
@@ -44,8 +49,8 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
         target=target.name,
         versions=versions,
         commits=commits,
-        hardware=hardware(),
-        identity=_identity(target),
+        hardware=hardware() | device_facts.hardware() if on_device else hardware() | {"gpu": "none used"},
+        identity=_device_identity(target) if on_device else _identity(target),
         switches=dict(sorted(switches.items())),
         extensions=extensions,
     )
@@ -62,12 +67,11 @@ def _vllm_commit() -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """This machine: CPU model and cores, memory in bytes; no GPU is used by the virtual targets."""
+    """This machine: CPU model and cores, memory in bytes."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 0,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpu": "none used",
     }
 
 
@@ -80,6 +84,15 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.machine()
+
+
+def _device_identity(target: Target) -> dict[str, Any]:
+    """What vLLM was told it runs on: the machine's own GPU, or the architecture that it stands for."""
+    import torch
+
+    if target.arch:
+        return _identity(target) | {"platform": "rocm (an NVIDIA GPU posing)"}
+    return {"platform": "rocm" if torch.version.hip is not None else "cuda"}
 
 
 def _identity(target: Target) -> dict[str, Any]:

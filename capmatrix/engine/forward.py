@@ -54,7 +54,7 @@ def attend(
     enter(Phase.FORWARD)
     tokens = int(placement.query_start_loc[-1])
     padded = tokens + batch.padded_tokens
-    slots = torch.full((padded,), -1, dtype=torch.int64)
+    slots = torch.full((padded,), -1, dtype=torch.int64, device=setup.device)
     slots[:tokens] = placement.new_slots
     k, v = (new_tokens(batch, kind) for kind in (values.k, values.v))
     metadata = _metadata(setup, batch, placement, tokens, slots)
@@ -130,20 +130,21 @@ def _metadata(setup: Setup, batch: Batch, placement: Placement, tokens: int, slo
     causal = not setup.config.attention_config.use_non_causal
     longest = max(r.seq_len for r in batch.requests)
     positions = torch.cat([torch.arange(r.seq_len - r.query_len, r.seq_len) for r in batch.requests])
+    on_host = [x.to("cpu", copy=True) for x in (placement.query_start_loc, placement.seq_lens)]
     return build_attn_metadata(
         setup.groups,
         len(batch.requests),
         tokens,
         placement.query_start_loc,
-        placement.query_start_loc.clone(),
+        on_host[0],
         max(r.query_len for r in batch.requests),
         placement.seq_lens,
         longest,
         [placement.tables],
         slots[None],
         setup.kv_cache_config,
-        seq_lens_cpu_upper_bound=placement.seq_lens.clone(),
-        positions=positions,
+        seq_lens_cpu_upper_bound=on_host[1],
+        positions=positions.to(setup.device),
         is_prefilling=torch.tensor([r.query_len == r.seq_len for r in batch.requests]),
         causal=causal,
     )
@@ -154,7 +155,7 @@ def _padded(x: torch.Tensor, rows: int) -> torch.Tensor:
     if not missing:
         return x.clone()
     # What padded rows hold must not matter: NaN shows when it does.
-    return torch.cat((x, torch.full((missing, *x.shape[1:]), float("nan"), dtype=x.dtype)))
+    return torch.cat((x, x.new_full((missing, *x.shape[1:]), float("nan"))))
 
 
 @contextlib.contextmanager

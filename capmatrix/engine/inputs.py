@@ -32,6 +32,18 @@ class Placement(NamedTuple):
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
 
+    def on(self, device: torch.device) -> Placement:
+        """The same on ``device``; the table keeps the memory around it that is no table's."""
+        if self.new_slots.device == device:
+            return self
+        around = self.tables._base
+        tables = self.tables.to(device) if around is None else around.to(device)[1:-1, 1:-1]
+        return Placement(
+            tables,
+            tuple(s.to(device) for s in self.slots),
+            *(x.to(device) for x in (self.new_slots, self.query_start_loc, self.seq_lens)),
+        )
+
 
 class Values(NamedTuple):
     """``q`` (new tokens, heads, size); ``k`` and ``v`` a request, (length, KV heads, size); model dtype."""
@@ -39,6 +51,10 @@ class Values(NamedTuple):
     q: torch.Tensor
     k: tuple[torch.Tensor, ...]
     v: tuple[torch.Tensor, ...]
+
+    def on(self, device: torch.device) -> Values:
+        """The same on ``device``."""
+        return Values(self.q.to(device), tuple(x.to(device) for x in self.k), tuple(x.to(device) for x in self.v))
 
 
 def blocks_needed(batch: Batch, block_size: int) -> int:

@@ -11,6 +11,7 @@ from ..cell import Cell, Check
 from . import cache_view, mla, mla_reference, packed, reads
 from .forward import Outcome
 from .inputs import Placement, Values
+from .pool import Snapshot
 from .reference import Mask, Rounding, attention, plain, rounding, unit_roundoff
 from .setup import Setup
 
@@ -49,11 +50,11 @@ def scale_of(layer: Any, name: str, dtype: torch.dtype) -> float:
 
 
 def write_check(
-    cell: Cell, setup: Setup, placement: Placement, values: Values, before: torch.Tensor, cache: str
+    cell: Cell, setup: Setup, placement: Placement, values: Values, before: Snapshot, cache: str
 ) -> tuple[list[Check], Stored | None]:
     """Judge the write, and read back what is stored.
 
-    ``before`` are the bytes of the whole KV storage before the write; ``cache`` names what they held.
+    ``before`` is what the KV storage held before the write; ``cache`` names it.
     Every stored element must be within half an ulp of the requested type of its input, and every byte
     that no token owns must be as before.
     """
@@ -140,10 +141,14 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _untouched(layer: Any, before: torch.Tensor, owned: torch.Tensor, cache: str) -> Check:
-    after = torch.empty(0, dtype=torch.uint8, device=before.device).set_(layer.kv_cache.untyped_storage())
-    changed = (after != before) & ~owned.to(before.device)
-    count = int(changed.sum())
+def _untouched(layer: Any, before: Snapshot, owned: torch.Tensor, cache: str) -> Check:
+    storage = torch.empty(0, dtype=torch.uint8, device=layer.kv_cache.device)
+    storage.set_(layer.kv_cache.untyped_storage())
+    count = 0
+    for start, was in before.parts:
+        here = slice(start, start + was.numel())
+        changed = (storage[here] != was) & (owned[here] == 0).to(was.device)
+        count += int(changed.sum())
     detail = f"{count} bytes outside the written slots changed" if count else ""
     return Check("guard", count == 0, cache, detail=detail)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ LAYER_NAME = "model.layers.0.self_attn.attn"
 NON_UNIT_SCALES = {"q": 0.5, "k": 0.25, "v": 2.0}
 
 
-def make(cell: Cell, config: Any) -> Any:
+def make(cell: Cell, config: Any, device: torch.device) -> Any:
     """Build the layer inside ``set_current_vllm_config(config)``; vLLM's selector runs here.
 
     Raises what vLLM raises: a ValueError of the selector means that the backend is rejected.
@@ -26,7 +27,9 @@ def make(cell: Cell, config: Any) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        layer = _dense(cell, config, dtype) if g.mla is None else mla.make(cell, config, LAYER_NAME)
+        # As vLLM's model loader does; on a CPU it is the default anyway.
+        with device if device.type != "cpu" else contextlib.nullcontext():
+            layer = _dense(cell, config, dtype) if g.mla is None else mla.make(cell, config, LAYER_NAME)
     finally:
         torch.set_default_dtype(before)
     if cell.scales == "non_unit" and cell.kv_cache_dtype.startswith("fp8"):
@@ -38,7 +41,8 @@ def _dense(cell: Cell, config: Any, dtype: torch.dtype) -> Any:
     g = cell.geometry
     extra: dict[str, Any] = {}
     if g.sinks:
-        extra["sinks"] = torch.linspace(-1.0, 1.0, g.num_heads).to(dtype)
+        # Of the size of a sum over a batch's keys, so that a sink takes a fair share of the weight.
+        extra["sinks"] = torch.linspace(2.0, 6.0, g.num_heads).to(dtype)
     layer = Attention(
         g.num_heads,
         g.head_size,

@@ -36,6 +36,8 @@ def make(cell: Cell, config: Any, name: str) -> Any:
     from vllm.model_executor.layers.attention import MLAAttention
     from vllm.model_executor.layers.linear import ColumnParallelLinear
 
+    from . import mla_prefill
+
     distributed()
     g, m = cell.geometry, mla_inputs.widths(cell.geometry)
     dtype = getattr(torch, cell.dtype)
@@ -48,19 +50,20 @@ def make(cell: Cell, config: Any, name: str) -> Any:
     )
     kv_b_proj.weight.data.copy_(mla_inputs.weight(g, dtype))
     kv_b_proj.quant_method.process_weights_after_loading(kv_b_proj)
-    layer = MLAAttention(
-        num_heads=g.num_heads,
-        scale=(m.qk_nope_head_dim + m.qk_rope_head_dim) ** -0.5,
-        qk_nope_head_dim=m.qk_nope_head_dim,
-        qk_rope_head_dim=m.qk_rope_head_dim,
-        v_head_dim=m.v_head_dim,
-        q_lora_rank=m.q_lora_rank,
-        kv_lora_rank=m.kv_lora_rank,
-        kv_b_proj=kv_b_proj,
-        cache_config=config.cache_config,
-        prefix=name,
-        non_causal_multi_token_decode=not g.causal,
-    )
+    with mla_prefill.flash_attn_counted_as_installed():
+        layer = MLAAttention(
+            num_heads=g.num_heads,
+            scale=(m.qk_nope_head_dim + m.qk_rope_head_dim) ** -0.5,
+            qk_nope_head_dim=m.qk_nope_head_dim,
+            qk_rope_head_dim=m.qk_rope_head_dim,
+            v_head_dim=m.v_head_dim,
+            q_lora_rank=m.q_lora_rank,
+            kv_lora_rank=m.kv_lora_rank,
+            kv_b_proj=kv_b_proj,
+            cache_config=config.cache_config,
+            prefix=name,
+            non_causal_multi_token_decode=not g.causal,
+        )
     layer.process_weights_after_loading(dtype)
     # ``Attention`` has it; what fills the pool asks.
     layer.dtype = dtype

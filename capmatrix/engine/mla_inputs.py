@@ -28,13 +28,16 @@ def weight(geometry: Geometry, dtype: torch.dtype, seed: int = 5) -> torch.Tenso
     m = widths(geometry)
     generator = torch.Generator().manual_seed(seed)
     rows = geometry.num_heads * (m.qk_nope_head_dim + m.v_head_dim)
-    return (torch.randn(rows, m.kv_lora_rank, generator=generator) * m.kv_lora_rank**-0.5).to(dtype)
+    drawn = torch.randn(rows, m.kv_lora_rank, generator=generator, device="cpu")
+    return (drawn * m.kv_lora_rank**-0.5).to(dtype)
 
 
-def up_projections(geometry: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def up_projections(
+    geometry: Geometry, dtype: torch.dtype, device: torch.device | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """W_UK (rank, heads, nope) and W_UV (rank, heads, v), in float64, as vLLM splits the weight."""
     m = widths(geometry)
-    both = weight(geometry, dtype).double().T.view(m.kv_lora_rank, geometry.num_heads, -1)
+    both = weight(geometry, dtype).to(device).double().T.view(m.kv_lora_rank, geometry.num_heads, -1)
     return both[..., : m.qk_nope_head_dim], both[..., m.qk_nope_head_dim :]
 
 

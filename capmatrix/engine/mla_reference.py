@@ -62,7 +62,7 @@ def _absorbed(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and the variance of its error, (heads, new, v), over the latent itself."""
     rank = mla_inputs.widths(cell.geometry).kv_lora_rank
-    _, w_uv = mla_inputs.up_projections(cell.geometry, model)
+    _, w_uv = mla_inputs.up_projections(cell.geometry, model, rows.device)
     latent = rows[:, 0, :rank]
     budget = rounding(q.dtype, stored, model)
     value = torch.einsum("kl,lhv->khv", latent, w_uv)
@@ -87,7 +87,7 @@ def _projected(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and the variance of its error, (heads, new, v), over keys and values projected up."""
     m = mla_inputs.widths(cell.geometry)
-    w_uk, w_uv = mla_inputs.up_projections(cell.geometry, q.dtype)
+    w_uk, w_uv = mla_inputs.up_projections(cell.geometry, q.dtype, rows.device)
     latent, rope = rows[:, 0, : m.kv_lora_rank], rows[:, :, m.kv_lora_rank :]
     key = torch.cat(
         (torch.einsum("kl,lhp->khp", latent, w_uk), rope.expand(-1, cell.geometry.num_heads, -1)), dim=-1
@@ -118,7 +118,7 @@ def query_check(cell: Cell, values: Values, query: torch.Tensor, q_scale: float,
     """
     model = values.q.dtype
     m = mla_inputs.widths(cell.geometry)
-    w_uk, _ = mla_inputs.up_projections(cell.geometry, model)
+    w_uk, _ = mla_inputs.up_projections(cell.geometry, model, query.device)
     nope, rope = values.q[: query.shape[0]].double().split([m.qk_nope_head_dim, m.qk_rope_head_dim], dim=-1)
     want = torch.cat((torch.einsum("thp,lhp->thl", nope, w_uk), rope), dim=-1)
     summed = torch.einsum("thp,lhp->thl", nope.abs(), w_uk.abs()) * m.qk_nope_head_dim * U_FP32

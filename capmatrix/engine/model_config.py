@@ -54,7 +54,6 @@ def config_json(geometry: Geometry, dtype: str, max_model_len: int) -> dict[str,
         "qk_nope_head_dim": mla.qk_nope_head_dim,
         "qk_rope_head_dim": mla.qk_rope_head_dim,
         "v_head_dim": mla.v_head_dim,
-        "n_routed_experts": None,
         "first_k_dense_replace": 1,
     }
 

@@ -77,9 +77,19 @@ def _bytes(cache: torch.Tensor) -> torch.Tensor:
 
 
 def _placed(slots: torch.Tensor, block_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    kept = slots >= 0
-    slots = slots[kept]
+    """Which slots are any token's, and block and offset of each; the others' are slot 0's (see ``_put``)."""
+    kept, slots = slots >= 0, slots.clamp_min(0)
     return kept, slots // block_size, slots % block_size
+
+
+def _put(cache: torch.Tensor, where: tuple[Any, ...], kept: torch.Tensor, stored: torch.Tensor) -> None:
+    """``cache[where] = stored`` of the ``kept`` rows, without asking the device how many they are.
+
+    So it can be captured in a graph. Rows that are no token's write back what slot 0 holds; it lies in block 0,
+    vLLM's null block, which no token owns.
+    """
+    mask = kept.view(-1, *[1] * (stored.dim() - 1))
+    cache[where] = torch.where(mask, stored, cache[where])
 
 
 def _reshape_and_cache_flash(
@@ -90,7 +100,7 @@ def _reshape_and_cache_flash(
     kept, block, offset = _placed(slots, key_cache.shape[1])
     for new, cache, scale in ((key, key_cache, k_scale), (value, value_cache, v_scale)):
         stored = _bytes(_stored(new[: slots.shape[0]], scale, cache, kv_cache_dtype))
-        _bytes(cache)[block, offset] = stored[kept]
+        _put(_bytes(cache), (block, offset), kept, stored)
 
 
 def _reshape_and_cache(
@@ -100,10 +110,11 @@ def _reshape_and_cache(
     route.launched("_C_cache_ops.reshape_and_cache", "stand_in")
     kept, block, offset = _placed(slots, key_cache.shape[3])
     x = key_cache.shape[4]
-    stored_k = _bytes(_stored(key[: slots.shape[0]], k_scale, key_cache, kv_cache_dtype))[kept]
-    stored_v = _bytes(_stored(value[: slots.shape[0]], v_scale, value_cache, kv_cache_dtype))[kept]
-    _bytes(key_cache)[block, :, :, offset, :] = stored_k.unflatten(-1, (-1, x))
-    _bytes(value_cache)[block, :, :, offset] = stored_v
+    stored_k = _bytes(_stored(key[: slots.shape[0]], k_scale, key_cache, kv_cache_dtype))
+    stored_v = _bytes(_stored(value[: slots.shape[0]], v_scale, value_cache, kv_cache_dtype))
+    every = slice(None)
+    _put(_bytes(key_cache), (block, every, every, offset, every), kept, stored_k.unflatten(-1, (-1, x)))
+    _put(_bytes(value_cache), (block, every, every, offset), kept, stored_v)
 
 
 def _concat_and_cache_mla(
@@ -113,14 +124,14 @@ def _concat_and_cache_mla(
     route.launched("_C_cache_ops.concat_and_cache_mla", "stand_in")
     kept, block, offset = _placed(slots, kv_cache.shape[1])
     rows = torch.cat((kv_c, k_pe.reshape(k_pe.shape[0], -1)), dim=-1)[: slots.shape[0]]
-    _bytes(kv_cache)[block, offset] = _bytes(_stored(rows, scale, kv_cache, kv_cache_dtype))[kept]
+    _put(_bytes(kv_cache), (block, offset), kept, _bytes(_stored(rows, scale, kv_cache, kv_cache_dtype)))
 
 
 def _gathered(cache: Any, tables: Any, cu_seq_lens: Any, starts: Any) -> Any:
     """Rows (tokens, width) of each request's blocks, from its token ``starts`` on, in the order of the batch."""
     size, parts = cache.shape[1], []
     for i, (first, last) in enumerate(zip(cu_seq_lens[:-1].tolist(), cu_seq_lens[1:].tolist(), strict=True)):
-        position = torch.arange(last - first) + (0 if starts is None else int(starts[i]))
+        position = torch.arange(last - first, device=cache.device) + (0 if starts is None else int(starts[i]))
         parts.append(_bytes(cache)[tables[i, position // size].long(), position % size])
     return torch.cat(parts).view(cache.dtype)
 
@@ -180,7 +191,7 @@ def _static_scaled_fp8_quant(result: Any, input: Any, scale: Any, group_shape: A
 
 
 #: namespace -> (schema, implementation). Schemas as vLLM 0.32 calls them (vllm/_custom_ops.py).
-_OPERATORS: dict[str, list[tuple[str, Any]]] = {
+OPERATORS: dict[str, list[tuple[str, Any]]] = {
     "_C_cache_ops": [
         (
             "reshape_and_cache_flash(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
@@ -233,13 +244,13 @@ _OPERATORS: dict[str, list[tuple[str, Any]]] = {
 }
 
 
-def register() -> None:
-    """Answer for the operators that this build lacks; those that it has are left alone.
+def register(key: str = "CPU") -> None:
+    """Answer for the operators that this build lacks, on tensors of ``key``; those that it has are left alone.
 
     A CPU build also declares some without arguments, only so that vLLM can be imported: Python callers
     get the stand-in in their place.
     """
-    for namespace, operators in _OPERATORS.items():
+    for namespace, operators in OPERATORS.items():
         library = torch.library.Library(namespace, "FRAGMENT")
         _libraries.append(library)
         for schema, implementation in operators:
@@ -247,9 +258,14 @@ def register() -> None:
             declared = _declared_arguments(namespace, name)
             if declared is None:
                 library.define(schema)
-                library.impl(name, implementation, "CPU")
+                library.impl(name, implementation, key)
             elif declared == 0:
                 setattr(getattr(torch.ops, namespace), name, implementation)
+
+
+def compiled(namespace: str, name: str) -> bool:
+    """Whether this build of vLLM itself brings the operator; asked before ``register``."""
+    return bool(_declared_arguments(namespace, name))
 
 
 def _declared_arguments(namespace: str, name: str) -> int | None:

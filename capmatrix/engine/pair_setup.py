@@ -92,7 +92,7 @@ def build(pair: Pair, trail: Trail, device: torch.device, enter: Enter) -> None:
 
 def _models(pair: Pair, trail: Trail, device: torch.device, enter: Enter) -> None:
     config = trail.config
-    mla.distributed()
+    _parallel_groups(config)
     enter(Phase.SELECT, "target model")
     trail.target = get_model(vllm_config=config)
     target_layers = frozenset(trail.layers)
@@ -100,6 +100,16 @@ def _models(pair: Pair, trail: Trail, device: torch.device, enter: Enter) -> Non
     load = _load_v2 if trail.uses_v2 else _load_v1
     trail.speculator = load(config, trail.target, device)
     trail.draft_layers = frozenset(trail.layers) - target_layers
+
+
+def _parallel_groups(config: Any) -> None:
+    """One-rank groups; vLLM makes the one of experts only while a model that has some is configured."""
+    from vllm.distributed import destroy_model_parallel, ensure_model_parallel_initialized, parallel_state
+
+    mla.distributed()
+    if config.model_config.is_moe and parallel_state._EP is None:
+        destroy_model_parallel()
+        ensure_model_parallel_initialized(1, 1)
 
 
 def _load_v2(config: Any, target: Any, device: torch.device) -> Any:
@@ -174,9 +184,9 @@ def _blocks(config: Any, specs: dict[str, Any]) -> int:
 
     vLLM sizes its pool by free memory, of which a GPU has more.
     """
-    longest = config.model_config.max_model_len
-    sizes = [min(group.kv_cache_spec.block_size, longest) for group in get_kv_cache_groups(config, dict(specs))]
-    return _SPARE_BLOCKS + sum(-(-longest // size) + 1 for size in sizes)
+    specs_of_groups = [group.kv_cache_spec for group in get_kv_cache_groups(config, dict(specs))]
+    needed = [-(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes) + 1 for spec in specs_of_groups]
+    return _SPARE_BLOCKS + sum(needed)
 
 
 def _draft_groups(trail: Trail, device: torch.device) -> list[Any]:

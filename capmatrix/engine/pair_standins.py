@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
+import importlib.util
 import re
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,14 +21,13 @@ from . import shims
 from .bare_package import ensure
 
 _libraries: list[torch.library.Library] = []
-_IMAGE_PROCESSOR = "vllm.transformers_utils.processors.minimax_m3"
+_M3 = "vllm.models.minimax_m3"
 
 
 def prepare() -> None:
-    """Make vLLM's compilation package and MiniMax-M3's model class importable, and streams constructible."""
+    """Make vLLM's compilation package importable, and streams constructible."""
     torch.cuda.Stream = _Stream  # type: ignore[misc,assignment]
     _compilation_importable()
-    _minimax_m3_importable()
 
 
 def register(*architectures: str) -> None:
@@ -35,9 +37,15 @@ def register(*architectures: str) -> None:
     """
     from vllm.model_executor.models.registry import ModelRegistry
 
-    for name in architectures:
-        with contextlib.suppress(Exception):
-            ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
+    # A bare package may have taken the place of one whose classes are wanted here.
+    for name in [n for n in sys.modules if n == _M3 or n.startswith(_M3 + ".")]:
+        if getattr(sys.modules.get(_M3), "MiniMaxM3MTP", None) is None:
+            del sys.modules[name]
+    with _image_processors_importable():
+        for name in architectures:
+            with contextlib.suppress(Exception):
+                ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
+    ensure(_M3)
 
 
 class _Stream:
@@ -86,26 +94,40 @@ def _compilation_importable() -> None:
             setattr(namespace, name, function)
 
 
-def _minimax_m3_importable() -> None:
-    """MiniMax-M3's model needs its image processor's names, and that needs torchvision, which a CPU build lacks.
+class _Anything:
+    """Stands for every class, function and constant of a package whose names alone are needed."""
 
-    No image is processed here, so the names are enough.
+    BICUBIC = BILINEAR = NEAREST = None
+
+
+class _Names(types.ModuleType):
+    """A module in which every public name exists."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything
+
+
+@contextlib.contextmanager
+def _image_processors_importable() -> Iterator[None]:
+    """Model classes of image-and-text models import image processors, and those torchvision, which a CPU build lacks.
+
+    No image is processed here, so names are enough, and only while the classes are imported.
     """
-    package = "vllm.models.minimax_m3"
-    try:
-        importlib.import_module(package)
+    if importlib.util.find_spec("torchvision") is not None:
+        yield
         return
-    except ImportError:
-        for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
-            del sys.modules[name]
-    names = ("MIN_SHORT_SIDE_PIXEL", "MiniMaxM3VLImageProcessor", "MiniMaxM3VLVideoProcessor", "MiniMaxVLProcessor")
-    stand_in = types.ModuleType(_IMAGE_PROCESSOR)
-    for name in (*names, "smart_resize"):
-        setattr(stand_in, name, type(name, (), {}))
-    sys.modules.setdefault(_IMAGE_PROCESSOR, stand_in)
+    added = []
+    for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms.functional"):
+        module = _Names(name)
+        module.__path__ = []
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = module
+        added.append(name)
+    shims.note("names of torchvision")
     try:
-        importlib.import_module(package)
-        shims.note(f"{_IMAGE_PROCESSOR} without torchvision")
-    except ImportError:
-        sys.modules.pop(_IMAGE_PROCESSOR, None)
-        ensure(package)
+        yield
+    finally:
+        for name in added:
+            sys.modules.pop(name, None)

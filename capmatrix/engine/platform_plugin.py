@@ -11,9 +11,14 @@ import os
 #: Set by ``bootstrap`` in a worker server, never by a user: the architecture to present.
 ARCH_VARIABLE = "CAPMATRIX_VIRTUAL_ARCH"
 
+#: Set beside it where a real GPU of another vendor runs under that architecture's identity.
+POSING_VARIABLE = "CAPMATRIX_POSING_GPU"
+
 
 def register() -> str | None:
     """The qualified name of the platform class, or None to leave vLLM's own choice alone."""
+    if os.environ.get(ARCH_VARIABLE) and os.environ.get(POSING_VARIABLE):
+        return "capmatrix.engine.posing_platform.PosingRocmPlatform"
     if os.environ.get(ARCH_VARIABLE):
         return "capmatrix.engine.virtual_platform.VirtualRocmPlatform"
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,21 +17,42 @@ _NAN_BYTE = {
 }
 
 
-def fill(layer: Any, what: str) -> torch.Tensor:
-    """Fill the whole storage behind the layer's cache; returns a copy of its bytes.
+#: Bytes of a storage that are filled and watched at its start and at its end; smaller ones are as a whole.
+WATCHED = 1 << 28
 
+
+class Snapshot(NamedTuple):
+    """What parts of a storage held: (first byte, bytes) of each part that is watched."""
+
+    parts: tuple[tuple[int, torch.Tensor], ...]
+
+
+def fill(layer: Any, what: str) -> Snapshot:
+    """Fill the storage behind the layer's cache, all of it but for very large ones; returns what it holds now.
+
+    That is every slot of the layer, the padding of its pages, and the blocks that other groups of layers would own.
     ``what``: ``zeroed``, ``stale`` (large finite values of both signs) or ``nan``.
     """
     cache = layer.kv_cache
     packed.prepare(layer)
     storage = torch.empty(0, dtype=torch.uint8, device=cache.device).set_(cache.untyped_storage())
-    if what == "zeroed":
-        storage.zero_()
-    elif what == "nan":
-        _fill_nan(layer, cache, storage)
-    else:
-        _fill_stale(layer, cache, storage)
-    return storage.clone()
+    parts = []
+    for start, end in _watched(storage.numel()):
+        part = storage[start:end]
+        if what == "zeroed":
+            part.zero_()
+        elif what == "nan":
+            _fill_nan(layer, cache, part)
+        else:
+            _fill_stale(layer, cache, part)
+        parts.append((start, part.clone()))
+    return Snapshot(tuple(parts))
+
+
+def _watched(size: int) -> list[tuple[int, int]]:
+    # Whole elements, whatever their size.
+    tail = (size - WATCHED) // 16 * 16
+    return [(0, size)] if size <= 2 * WATCHED else [(0, WATCHED), (tail, size)]
 
 
 def _elements(cache: torch.Tensor, storage: torch.Tensor) -> torch.Tensor:

@@ -132,11 +132,11 @@ def rounding(
     )
 
 
-def allowed(query_len: int, seq_len: int, mask: Mask) -> torch.Tensor:
+def allowed(query_len: int, seq_len: int, mask: Mask, device: torch.device | None = None) -> torch.Tensor:
     """(query_len, seq_len) mask of keys that each new token reads."""
-    position = torch.arange(seq_len - query_len, seq_len)[:, None]
-    key = torch.arange(seq_len)[None, :]
-    may = torch.ones(query_len, seq_len, dtype=torch.bool)
+    position = torch.arange(seq_len - query_len, seq_len, device=device)[:, None]
+    key = torch.arange(seq_len, device=device)[None, :]
+    may = torch.ones(query_len, seq_len, dtype=torch.bool, device=device)
     if mask.causal:
         may &= key <= position
     if mask.window is not None:
@@ -183,7 +183,7 @@ def attend(
     logits = torch.einsum("qhd,khd->hqk", q, k) * scale
     if soft_cap:
         logits = soft_cap * torch.tanh(logits / soft_cap)
-    may = allowed(q.shape[0], k.shape[0], mask) if isinstance(mask, Mask) else mask
+    may = allowed(q.shape[0], k.shape[0], mask, q.device) if isinstance(mask, Mask) else mask
     masked = logits.masked_fill(~may, float("-inf"))
     top = masked.amax(-1, keepdim=True)
     if sinks is not None:
@@ -247,7 +247,7 @@ def plain(
     logits = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
     if soft_cap:
         logits = soft_cap * torch.tanh(logits / soft_cap)
-    logits = logits.masked_fill(~allowed(q.shape[0], k.shape[0], mask), float("-inf"))
+    logits = logits.masked_fill(~allowed(q.shape[0], k.shape[0], mask, q.device), float("-inf"))
     top = logits.amax(-1, keepdim=True)
     if sinks is not None:
         top = torch.maximum(top, sinks.to(top)[:, None, None])

@@ -36,6 +36,9 @@ class Session:
         self.target = target
         self.environment = environment
         self._shared: tuple[object, Any] | None = None
+        self._device: Any = None
+        #: Set after a cell that left this process's GPU context unusable: the worker must be replaced.
+        self.spent = False
         self._aiter: dict[str, Any] | None = None
         self._claimed: tuple[object, list[Claim]] | None = None
         self._phase = Phase.SELECT
@@ -61,6 +64,7 @@ class Session:
         shims.drain()
         findings: dict[str, Any] = {}
         try:
+            self._take()
             verdict = self._judge(cell, findings)
         except Exception as error:
             verdict, findings["reasons"] = self._of_exception(cell, error, findings)
@@ -68,11 +72,33 @@ class Session:
             if verdict is Verdict.ERROR:
                 # A half-built or half-written set-up must not serve the next batch.
                 self._shared = None
+        verdict = self._after(verdict, findings)
         blamed = self._aiter_to_blame(cell, verdict, findings)
         if blamed:
             findings["reasons"] = (blamed, *findings.get("reasons", ()))
             verdict = Verdict.UNAVAILABLE
         return self._record(cell, verdict, findings, started)
+
+    def _take(self) -> None:
+        """Before the first cell of a worker: the device that its tensors are on."""
+        import torch
+
+        if self._device is None and self.target.kind == "device":
+            from . import device_boot
+
+            self._device = device_boot.take()
+        self._device = self._device or torch.device("cpu")
+
+    def _after(self, verdict: Verdict, findings: dict[str, Any]) -> Verdict:
+        """After a failure on a GPU: whether the GPU still works for this process; it says so if not."""
+        if self.target.kind != "device" or verdict in (Verdict.PASS, Verdict.REJECTED):
+            return verdict
+        from . import device_verdicts
+
+        verdict, self.spent = device_verdicts.after(verdict, findings)
+        if self.spent:
+            self._shared = None
+        return verdict
 
     def _aiter_to_blame(self, cell: Cell, verdict: Verdict, findings: dict[str, Any]) -> str | None:
         """Why an AITER outside vLLM's range, not the backend, is at fault; None when it is not."""
@@ -116,19 +142,21 @@ class Session:
         return list(self._claimed[1])
 
     def _setup(self, cell: Cell) -> Any:
-        import torch
-
         from . import setup
 
         key = codec.setup_key(cell), cell.lengths
         if self._shared is None or self._shared[0] != key:
             self._shared = None
-            self._shared = key, setup.build(cell, torch.device("cpu"), self._enter)
+            self._shared = key, setup.build(cell, self._device, self._enter)
         return self._shared[1]
 
     def _of_exception(self, cell: Cell, error: Exception, findings: dict[str, Any]) -> tuple[Verdict, tuple[str, ...]]:
-        from . import verdicts
+        from . import device_verdicts, verdicts
 
+        if self.target.kind == "device":
+            found = device_verdicts.of_exception(error, self._phase, posing=bool(self.target.arch))
+            if found is not None:
+                return found
         return verdicts.of_exception(cell, error, self._phase, findings)
 
     def _record(self, cell: Cell, verdict: Verdict, findings: dict[str, Any], started: datetime) -> Record:

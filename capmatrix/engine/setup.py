@@ -16,6 +16,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec, init_attn_backend, init_kv_cache
+from vllm.v1.worker.workspace import init_workspace_manager, reset_workspace_manager
 
 from .. import batches
 from ..cell import Cell, Phase
@@ -45,6 +46,12 @@ class Setup:
         """The manager block of the layer's group, in tokens (a sliding-window layer picks its own)."""
         return int(self.spec.block_size)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the cache is, and so everything that a call takes."""
+        device: torch.device = self.layer.kv_cache.device
+        return device
+
 
 def build(cell: Cell, device: torch.device, enter: Callable[[Phase], None]) -> Setup:
     """Set ``cell`` up with a pool that any of its batches fits in; ``enter`` is told each phase.
@@ -57,8 +64,11 @@ def build(cell: Cell, device: torch.device, enter: Callable[[Phase], None]) -> S
         config = model_config.vllm_config(cell)
         with set_current_vllm_config(config):
             enter(Phase.SELECT)
-            layer = layers.make(cell, config)
+            layer = layers.make(cell, config, device)
             enter(Phase.BUILD)
+            # As vLLM's worker does before it builds metadata; a set-up of ours is a worker of its own.
+            reset_workspace_manager()
+            init_workspace_manager(device)
             return _build_cache(cell, config, layer, device)
 
 

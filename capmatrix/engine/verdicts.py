@@ -35,7 +35,7 @@ def facts(cell: Cell, setup: Setup) -> dict[str, Any]:
 def compiled(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], enter: Enter) -> Verdict:
     """Run the dispatch once; every kernel it launches is compiled, none is executed."""
     placement = _place(cell, setup, batch)
-    values = _values_of(cell).random_values(batch, cell.geometry, getattr(torch, cell.dtype))
+    values = _values_of(cell).random_values(batch, cell.geometry, getattr(torch, cell.dtype)).on(setup.device)
     outcome = forward.run(setup, batch, placement, values, enter)
     return _unverified(outcome, findings) or Verdict.PASS
 
@@ -51,7 +51,7 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     dtype = getattr(torch, cell.dtype)
     checks: list[Check] = []
     findings["checks"] = checks
-    random = _values_of(cell).random_values(batch, cell.geometry, dtype)
+    random = _values_of(cell).random_values(batch, cell.geometry, dtype).on(setup.device)
     probe = Probe(cell, setup, batch, placement, enter)
     outcome, expected = _run(probe, random, "nan", "forward", checks)
     again = forward.attend(setup, batch, placement, random, enter)
@@ -64,11 +64,13 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
         finite: list[Check] = []
         for fill in ("zeroed", "stale"):
             _run(probe, random, fill, "forward", finite)
+            if _failed(finite, "forward"):
+                break
         if not _failed(finite, "forward"):
             findings.setdefault("flags", []).append(Flag.NAN_UNSAFE)
             checks[:] = [_reported(c) if c.part in ("forward", "repeat") else c for c in checks]
         checks += finite
-    needles = _values_of(cell).needle_values(batch, cell.geometry, dtype)
+    needles = _values_of(cell).needle_values(batch, cell.geometry, dtype).on(setup.device)
     _run(probe, needles, "stale", "needles", checks)
     bad = [c for c in checks if c.ok is False]
     if bad:
@@ -97,7 +99,7 @@ class Probe(NamedTuple):
 
 def _place(cell: Cell, setup: Setup, batch: Batch) -> inputs.Placement:
     window = cell.geometry.sliding_window
-    return inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks, window=window)
+    return inputs.place(batch, setup.block_size, setup.kv_cache_config.num_blocks, window=window).on(setup.device)
 
 
 def _values_of(cell: Cell) -> Any:
@@ -150,7 +152,7 @@ def _unverified(outcome: forward.Outcome, findings: dict[str, Any]) -> Verdict |
     if rows:
         names = ", ".join(route.natives())
         findings["reasons"] = (f"unverified: native: {names} wrote {rows} of {of} rows; it has no code on this target",)
-    elif not any(k.kind == "triton" for k in attention):
+    elif outcome.output.device.type == "cpu" and not any(k.kind == "triton" for k in attention):
         findings["reasons"] = (
             "unverified: torch: PyTorch computed the attention on the CPU; no kernel of it exists on this target",
         )

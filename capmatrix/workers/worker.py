@@ -105,6 +105,8 @@ def _serve(connection: socket.socket, session: Session) -> int:
                 _run(connection, session, message, me.pid)
                 if getattr(session, "spent", False):
                     return EXIT_SPENT
+            elif isinstance(message, Ask):
+                _answer(connection, session, message)
     except ConnectionLost:
         return EXIT_HUNG_UP
 

@@ -75,6 +75,9 @@ FILES = {
         @compile_ops("module_quant")
         def static_per_tensor_quant(out: torch.Tensor, input: torch.Tensor, scale: torch.Tensor) -> None: ...
 
+        @compile_ops("module_ps")
+        def get_ps_metadata_v1(plan: torch.Tensor) -> None: ...
+
         @compile_ops("module_plan")
         def plan(lengths: torch.Tensor) -> int: ...
         """,
@@ -126,6 +129,10 @@ SCRIPT = """
         aiter.plan(torch.zeros(1))
     except route.NativeMissing as error:
         facts["plan"] = error.name
+    try:
+        aiter.get_ps_metadata_v1(torch.zeros(1))
+    except route.NativeMissing as error:
+        facts["ps"] = error.name
     try:
         aiter.fmha_fwd(q, q, sink=q)
     except TypeError as error:
@@ -206,6 +213,7 @@ def test_an_operator_with_one_right_answer_is_computed(facts: Any) -> None:
 
 def test_a_number_that_only_native_code_knows_ends_the_cell(facts: Any) -> None:
     assert facts["plan"] == "aiter.plan"
+    assert facts["ps"] == "aiter.get_ps_metadata_v1"
 
 
 def test_a_call_that_does_not_fit_is_told_as_raised_in_aiter(facts: Any) -> None:

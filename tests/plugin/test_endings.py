@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 from plugin_project import CELL, PATIENCE, Project, eventually, preset
@@ -140,6 +141,7 @@ def test_pytest_killed(project: Project, more: tuple[str, ...]) -> None:
     assert recorded(project) == cells("TRITON_ATTN", "ULTRAQUANT", "ROCM_SEGMENTED_ATTN")
 
 
+@pytest.mark.slow
 def test_a_killed_node_loses_nothing_but_its_cell(project: Project) -> None:
     file = project.matrix("TRITON_ATTN", "ULTRAQUANT", "ROCM_ATTN", batches=("decode",))
     process = project.start(file, "--run-file", "run.jsonl", "-n", "1", "--limit-run", "4")
@@ -174,3 +176,22 @@ def test_a_truncated_last_line_is_no_obstacle(project: Project) -> None:
     result.assert_outcomes(passed=2)
     assert len(project.ran()) == 3
     result.stdout.fnmatch_lines(["*run.jsonl: line *not a line of JSON*"])
+
+
+@XDIST
+def test_a_run_file_that_cannot_grow_is_infrastructure(project: Project, more: tuple[str, ...]) -> None:
+    file = project.matrix("TRITON_ATTN", "FLEX_ATTENTION", blocks=tuple(range(16, 544, 16)))
+    words = [sys.executable, "-m", "pytest", *project.arguments(file, "--run-file", "run.jsonl", *more)]
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
+    code = f"import os, resource, sys; {limit}; os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=project.path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3, done.stdout
+    assert "the cell was not run: run.jsonl: " in done.stdout.replace(f"{project.path}/", "")
+    assert "records cannot be written" in done.stdout and "INTERNALERROR" not in done.stdout
+    assert len(project.ran()) < 66  # it stops: nothing that ran would be kept
+    before = recorded(project)
+    assert 0 < len(before) < 66
+    assert project.run(file, "--resume", "--run-file", "run.jsonl").ret == 0
+    assert len(recorded(project)) == 66

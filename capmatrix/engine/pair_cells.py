@@ -1,0 +1,281 @@
+"""Run both sides' attention in the pool that a pair's set-up made: its kernel blocks, its layout, its neighbours.
+
+Each side's layer is called as a cell of its own is (``verdicts``), with everything else in the pool a canary: all
+layers share one allocation, whatever is not the call's own slots is filled before it and compared after it.
+``pages`` checks beforehand that no block of one layer lies on another block of any other.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.attention import Attention
+
+from .. import batches
+from ..cell import Cell, Check, Flag, Geometry, Phase, Role, Verdict
+from ..pair import Pair, SideRun
+from ..rungs import reachable
+from . import failures, intended, layers, mla, mla_inputs, native_ops, pair_facts, route, verdicts
+from .pair_setup import Trail
+from .setup import Setup
+
+Enter = Callable[[Phase, str], None]
+
+#: Batches that are run on either side where a pair names none.
+DEFAULT_BATCHES = ("decode", "verify")
+
+
+class Place(NamedTuple):
+    """A layer with the group of the pool that it lives in and the attention group whose builder serves it."""
+
+    name: str
+    role: Role
+    layer: Any
+    cache_group: int
+    attention_group: Any
+
+
+def run(pair: Pair, trail: Trail, kind: str, enter: Enter) -> Iterator[SideRun]:
+    """One batch of one layer after the other: of each side, one layer a kind of attention. ``kind`` of target."""
+    pages = page_check(trail)
+    for place in places(trail):
+        for batch in pair.batches or DEFAULT_BATCHES:
+            yield _run(pair, trail, place, batch, kind, pages, enter)
+
+
+def places(trail: Trail) -> list[Place]:
+    """The first layer of each kind (role, backend, spec, window) that a cell can call: plain or latent attention."""
+    found: dict[tuple[object, ...], Place] = {}
+    for name, layer in trail.layers.items():
+        if not (isinstance(layer, Attention) or mla.is_mla(layer)) or name not in trail.caches:
+            continue
+        drafts = name in trail.draft_layers
+        where = _group_of(trail, name, trail.draft_groups if drafts else trail.groups)
+        if where is None:
+            continue
+        role = Role.DRAFTER if drafts else Role.TARGET
+        window = getattr(layer, "sliding_window", None)
+        key = (role, layer.get_attn_backend(), type(trail.specs[name]), window)
+        found.setdefault(key, Place(name, role, layer, *where))
+    return sorted(found.values(), key=lambda place: place.role is Role.DRAFTER)
+
+
+def _group_of(trail: Trail, name: str, groups: list[Any]) -> tuple[int, Any] | None:
+    for index, per_cache in enumerate(groups):
+        for group in per_cache:
+            if name in group.layer_names:
+                return index, group
+    return None
+
+
+def cell_of(pair: Pair, trail: Trail, place: Place, batch: str) -> Cell:
+    """The cell that this call is: what was resolved, not what was asked."""
+    layer = place.layer
+    spec = trail.specs[place.name]
+    return Cell(
+        target=pair.target,
+        backend=pair_facts.registry_name(layer.get_attn_backend()),
+        block_size=int(spec.block_size),
+        kv_cache_dtype=str(layer.kv_cache_dtype),
+        drafter=(pair.drafter if place.role is Role.DRAFTER else pair.target_model).family,
+        tp=pair.tp,
+        role=place.role,
+        method=pair.method,
+        geometry=_geometry(pair, trail, place),
+        num_speculative_tokens=pair.num_speculative_tokens,
+        batch=batch,
+        dtype=pair.dtype,
+        runner="v2" if trail.uses_v2 else "v1",
+        lengths="short",
+        switches=pair.switches,
+    )
+
+
+def _geometry(pair: Pair, trail: Trail, place: Place) -> Geometry:
+    layer = place.layer
+    if mla.is_mla(layer):
+        return Geometry(layer.num_heads, 1, layer.head_size, mla=pair.target_model.geometry.mla)
+    return Geometry(
+        num_heads=layer.num_heads,
+        num_kv_heads=layer.num_kv_heads,
+        head_size=layer.head_size,
+        sliding_window=layer.sliding_window,
+        sinks=getattr(layer.impl, "sinks", None) is not None,
+        causal=causal(trail, place),
+    )
+
+
+def causal(trail: Trail, place: Place) -> bool:
+    """Whether the layer attends causally, as the drafter's model says for its own."""
+    if place.role is Role.TARGET:
+        return True
+    model = trail.speculator.model
+    if hasattr(model, "get_draft_attn_causal") and hasattr(model, "get_draft_kv_cache_layer_names"):
+        by_name = dict(zip(model.get_draft_kv_cache_layer_names(), model.get_draft_attn_causal(), strict=True))
+        return bool(by_name.get(place.name, True))
+    return not getattr(trail.speculator, "requires_non_causal", False)
+
+
+def setup_of(trail: Trail, place: Place, is_causal: bool) -> Setup:
+    """The pair's set-up as one layer's: its group of the pool alone, the pool itself unchanged."""
+    cache_group = trail.kv_cache_config.kv_cache_groups[place.cache_group]
+    config = trail.config
+    if config.attention_config.use_non_causal == is_causal:
+        config = copy.copy(config)
+        config.attention_config = dataclasses.replace(config.attention_config, use_non_causal=not is_causal)
+    return Setup(
+        config=config,
+        layer=place.layer,
+        kv_cache_config=dataclasses.replace(trail.kv_cache_config, kv_cache_groups=[cache_group]),
+        groups=[[place.attention_group]],
+        kernel_blocks=[trail.kernel_blocks[place.cache_group]],
+        graph_support=trail.graph_support,
+        layout=trail.layout,
+        spec=trail.specs[place.name],
+    )
+
+
+def _run(
+    pair: Pair, trail: Trail, place: Place, batch_name: str, kind: str, pages: Check, enter: Enter
+) -> SideRun:
+    cell = cell_of(pair, trail, place, batch_name)
+    setup = setup_of(trail, place, cell.geometry.causal)
+    reached = [Phase.BUILD]
+
+    def entered(phase: Phase) -> None:
+        reached[0] = phase
+        enter(phase, f"{place.role.value} {batch_name}")
+
+    route.start()
+    native_ops.forget_claims()
+    findings: dict[str, Any] = {"has_decode": True}
+    failure = None
+    try:
+        with set_current_vllm_config(setup.config):
+            _as_a_cell(cell, place.layer)
+            batch = batches.build(
+                batch_name,
+                block_size=setup.block_size,
+                num_speculative_tokens=pair.num_speculative_tokens,
+                lengths="short",
+            )
+            if cell.geometry.mla is not None:
+                batch = mla.in_worker_order(batch, 1 + pair.num_speculative_tokens)
+            findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
+            judge = verdicts.compiled if kind == "offline" else verdicts.computed
+            verdict = judge(cell, setup, batch, findings, entered)
+    except Exception as error:
+        verdict, findings["reasons"] = verdicts.of_exception(cell, error, reached[0], findings)
+        failure = failures.describe(error)
+    if pages.ok is False and verdict is not Verdict.ERROR:
+        verdict, findings["reasons"] = Verdict.WRONG, (f"pages: {pages.detail}", *findings.get("reasons", ()))
+    checks = tuple(findings.get("checks", ()))
+    kernels = route.so_far()
+    return SideRun(
+        role=place.role.value,
+        layer=place.name,
+        backend=cell.backend,
+        batch=batch_name,
+        verdict=verdict,
+        rung=reachable(pair.target),
+        phase=reached[0],
+        reasons=tuple(findings.get("reasons", ())),
+        flags=tuple(sorted(_flags(cell, findings, kernels), key=lambda flag: flag.value)),
+        failure=failure,
+        kernel_block=setup.kernel_blocks[0],
+        route=kernels,
+        checks=checks,
+        canary=canary(pages, checks),
+    )
+
+
+def _flags(cell: Cell, findings: dict[str, Any], kernels: tuple[Any, ...]) -> set[Flag]:
+    flags = set(findings.get("flags", ()))
+    if any(kernel.kind == "stand_in" for kernel in kernels):
+        flags.add(Flag.STAND_IN)
+    if intended.fallback(cell.backend, tuple(kernel.name for kernel in kernels), findings["has_decode"]):
+        flags.add(Flag.FALLBACK)
+    return flags
+
+
+def _as_a_cell(cell: Cell, layer: Any) -> None:
+    """Scales and latent weights as a cell's layer has them; a model's own are dummies."""
+    dtype = getattr(torch, cell.dtype)
+    if cell.kv_cache_dtype.startswith("fp8"):
+        layers.set_scales(layer)
+    if mla.is_mla(layer):
+        layer.dtype = dtype
+        weight = mla_inputs.weight(cell.geometry, dtype)
+        if not torch.equal(layer.kv_b_proj.weight, weight):
+            layer.kv_b_proj.weight.data.copy_(weight)
+            layer.process_weights_after_loading(dtype)
+
+
+def canary(pages: Check, checks: tuple[Check, ...]) -> Check:
+    """What happened to bytes that the call does not own: the pages' geometry and every guard that was looked at."""
+    guards = [check for check in checks if check.part == "guard"]
+    bad = [check for check in (pages, *guards) if check.ok is False]
+    if bad:
+        return Check("canary", False, detail="; ".join(check.detail for check in bad))
+    looked = "compared after the call" if guards else "not compared: nothing ran on values"
+    return Check("canary", pages.ok, detail=f"{pages.detail}; bytes outside the call's slots {looked}")
+
+
+def page_check(trail: Trail) -> Check:
+    """Whether two layers overlap only where vLLM means them to: the same block of two different groups.
+
+    Every byte is tagged with its block by one group's layers; no other layer of the group may own it, and
+    another group's only as part of the same block. A block in the wrong place corrupts another request.
+    """
+    seen: torch.Tensor | None = None
+    for index, cache_group in enumerate(trail.kv_cache_config.kv_cache_groups):
+        mine: torch.Tensor | None = None
+        for name in cache_group.layer_names:
+            for view in _views(trail, name):
+                storage = view.untyped_storage()
+                if seen is None:
+                    seen = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+                if mine is None:
+                    mine = torch.zeros_like(seen)
+                window, tags = _bytes_by_block(mine, view), _tags(view, trail, index)
+                if bool(window.any()):
+                    return Check("pages", False, detail=f"{name} lies on another layer of its own group")
+                window.copy_(tags.expand_as(window))
+        if mine is not None and seen is not None:
+            both = (mine != 0) & (seen != 0)
+            if bool((both & (mine != seen)).any()):
+                return Check("pages", False, detail=f"group {index} puts a block on another block of an earlier group")
+            seen = torch.maximum(seen, mine)
+    if seen is None:
+        return Check("pages", None, detail="no pages")
+    count = len(trail.kv_cache_config.kv_cache_groups)
+    return Check("pages", True, detail=f"blocks of {count} group{'s' if count > 1 else ''} keep to their own pages")
+
+
+def _views(trail: Trail, name: str) -> list[torch.Tensor]:
+    cache = trail.caches.get(name)
+    if cache is None:
+        return []
+    return [view for view in (cache if isinstance(cache, (list, tuple)) else (cache,)) if view.numel()]
+
+
+def _bytes_by_block(twin: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """The part of ``twin`` (one byte a byte of the storage) that ``view`` covers, with a last axis of its bytes."""
+    size = view.element_size()
+    strides = [stride * size for stride in view.stride()]
+    return torch.as_strided(twin, (*view.shape, size), (*strides, 1), view.storage_offset() * size)
+
+
+def _tags(view: torch.Tensor, trail: Trail, group: int) -> torch.Tensor:
+    """Manager block of each entry along the view's first axis, 1 to 255, shaped to spread over the rest."""
+    spec = trail.kv_cache_config.kv_cache_groups[group].kv_cache_spec
+    blocks = trail.kv_cache_config.num_blocks
+    split = max(1, view.shape[0] // blocks) if view.shape[0] >= blocks else 1
+    del spec
+    block = torch.arange(view.shape[0]) // split
+    return (block % 255 + 1).to(torch.uint8).view(-1, *([1] * view.dim()))
