@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__, commands_selection
+from . import __version__, commands_guard, commands_selection
 from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
 
 if TYPE_CHECKING:
@@ -179,6 +179,17 @@ def doctor(arguments: argparse.Namespace, extra: list[str]) -> int:
     return EXIT_OK
 
 
+def bundle(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix bundle``: pack what a GPU machine without an installed vLLM and a network needs."""
+    from . import bundle as room
+
+    made = room.write(Path(arguments.output), Path(arguments.aiter) if arguments.aiter else None)
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    print(f"{made.archive}: {made.files} files, {made.size / 1e6:.1f} MB ({versions})")
+    print(f"beside it: unpack.sh, and wheels.txt with {len(room.WHEELS)} wheels that the machine needs too")
+    return EXIT_OK
+
+
 def matrix_path(name: str | None) -> Path:
     """A matrix file: the path given, or a shipped one by its name. InputError where there is neither."""
     from .paths import matrices_dir
@@ -284,7 +295,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("cell", metavar="CELL", help='its id, or tokens that only it has: "ROCM_ATTN b128 verify"')
     one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged")
 
+    one = add("bundle", bundle, "Pack what a GPU machine without an installed vLLM and a network needs to run cells.")
+    one.add_argument("-o", dest="output", required=True, metavar="DIR", help="where to write the bundle")
+    one.add_argument("--aiter", metavar="PATH", help="an AITER checkout to pack along")
+
     commands_selection.add_to(add)
+    commands_guard.add_to(add)
     add("doctor", doctor, "Say what this machine can run, and why not the rest.")
     return parser
 

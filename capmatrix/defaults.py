@@ -122,7 +122,8 @@ class RunName(msgspec.Struct, frozen=True):
 
 
 class Defaults(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A default-selection table. ``left_out`` says what evidence entered no row, and why."""
+    """A default-selection table. ``left_out`` says what evidence entered no row, and why; ``hints`` what is very
+    slow on a GPU whose times choose no default."""
 
     policy: str
     margin_percent: float
@@ -133,6 +134,7 @@ class Defaults(msgspec.Struct, frozen=True, omit_defaults=True):
     published: tuple[str, ...] = ()
     previous: str = ""
     left_out: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     row: tuple[Row, ...] = ()
 
     def find(self, key: Key) -> Row | None:

@@ -257,7 +257,9 @@ def published(
 ) -> tuple[Dispute, ...]:
     """Published results that the records of the same drafter, block, KV dtype and backend contradict."""
     out = []
-    told = _told(records)
+    found = list(records)
+    told = _told(found)
+    silent = [r for r in found if r.verdict is Verdict.UNVERIFIED]
     for table in tables:
         for result in table.results:
             same = [r for r in told.get(result.backend, []) if _matches(table, r, environments)]
@@ -272,6 +274,8 @@ def published(
                 as_blocks = f" as kernel blocks of {', '.join(map(str, blocks))}" if blocks else ""
                 edit = "serve it again with these versions"
                 ran = f"{_counted(same)} pass{as_blocks}"
+                untold = [r for r in silent if r.cell.backend == result.backend and _matches(table, r, environments)]
+                ran += f"; {len(untold)} more cannot be told here" if untold else ""
                 out.append(Dispute(result.backend, "published as failing", says, ran, edit, _ids(same)))
     return tuple(sorted(set(out)))
 

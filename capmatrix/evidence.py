@@ -14,6 +14,7 @@ from .cell import Cell, Force, Verdict
 from .codec import encode
 from .defaults import Key, RunName
 from .drafters import Family
+from .hints import very_slow
 from .published import UNKNOWN, Published
 from .standing import Piece, Served, Standing, standing
 from .store import Run
@@ -21,11 +22,12 @@ from .store import Run
 
 @dataclass(frozen=True)
 class Evidence:
-    """Standings by key and backend, and what was left out."""
+    """Standings by key and backend, what was left out, and hints from GPUs that choose nothing."""
 
     standings: dict[Key, dict[str, Standing]]
     left_out: tuple[str, ...]
     runs: tuple[RunName, ...]
+    hints: tuple[str, ...] = ()
 
 
 def gather(
@@ -70,7 +72,7 @@ def gather(
         }
     notes = [f"{n} record{'s' if n != 1 else ''}: {why}" for why, n in sorted(left.items())]
     notes += [f"{n} published result{'s' if n != 1 else ''} of {what}" for what, n in sorted(lost.items())]
-    return Evidence(standings, tuple(notes), names)
+    return Evidence(standings, tuple(notes), names, very_slow(pieces))
 
 
 def _pieces(runs: Sequence[tuple[str, Run]]) -> tuple[tuple[RunName, ...], list[Piece]]:
@@ -119,7 +121,7 @@ def _keys_of(one: Published, known: list[Key], arch: str) -> tuple[list[Key], st
         return [], "block size not stated"
     if not one.kv_cache_dtype:
         return [], "KV cache dtype not stated"
-    if one.arch == UNKNOWN and arch != "any":
+    if one.arch == UNKNOWN and arch not in ("any", UNKNOWN):
         return [], "GPU not stated (matched with --arch any)"
     if one.arch != UNKNOWN and arch not in ("", "any", one.arch):
         return [], f"{one.arch}: not the architecture asked for"

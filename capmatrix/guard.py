@@ -19,9 +19,6 @@ from .published import UNKNOWN
 from .questions import Answer, Question
 from .vocabulary import ROCM_BACKENDS
 
-#: By how many percent the default may be slower than the best.
-DEFAULT_TOLERANCE = 10.0
-
 #: ``Other.why`` of a backend that cannot serve the row, and of one whose evidence says nothing either way.
 FAILING = ("failed", "rejected", "barred")
 UNTOLD = ("unverified", "unavailable", "incomplete", "not run")
@@ -116,7 +113,7 @@ def _asked(row: Row, arch: str, families: Mapping[str, Family], server: Server) 
     return Asked(row, arch, question(family, arch, row.block_size, row.kv_cache_dtype, row.dtype, server))
 
 
-def judge(asked: Asked, answer: Answer | None, tolerance_percent: float = DEFAULT_TOLERANCE) -> Finding:
+def judge(asked: Asked, answer: Answer | None, tolerance_percent: float) -> Finding:
     """What is said of one row."""
     row = asked.row
     if asked.question is None or answer is None:
@@ -127,7 +124,7 @@ def judge(asked: Asked, answer: Answer | None, tolerance_percent: float = DEFAUL
 
 def _judged(row: Row, answer: Answer, tolerance: float) -> tuple[Status, str]:
     default = answer.backend
-    whose = _how(answer)
+    subject = f"{_SOURCE[answer.source]} {default}"
     if not default:
         where = {"configure": "the configuration is refused", "load": "the drafter cannot be loaded"}
         why = f"{where.get(answer.stage, 'no backend is selected')}: {answer.error}"
@@ -135,33 +132,29 @@ def _judged(row: Row, answer: Answer, tolerance: float) -> tuple[Status, str]:
             return Status.AGREES, f"nothing is selected for {what(row)}, and nothing works there"
         return Status.NOTHING, f"default resolves to nothing for {what(row)}, where {row.backend} works ({why})"
     if default == row.backend:
-        return Status.AGREES, f"{whose} for {what(row)}, as the table has it"
+        if answer.source == "inherited":
+            return Status.AGREES, f"the drafter inherits {default} from the target for {what(row)}, as the table has it"
+        return Status.AGREES, f"{subject} for {what(row)}, as the table has it"
     other = next((o for o in row.other if o.backend == default), None)
     if other is None:
-        return Status.UNJUDGED, f"{whose} for {what(row)}, of which the table knows nothing"
+        return Status.UNJUDGED, f"{subject} for {what(row)}, of which the table knows nothing"
     if other.why in FAILING:
         instead = f"; {row.backend} works" if row.backend else ""
-        return Status.FAILING, f"{whose} is a failing cell for {what(row)}: {_detail(other)}{instead}"
+        return Status.FAILING, f"{subject} is a failing cell for {what(row)}: {_detail(other)}{instead}"
     if other.why in UNTOLD:
-        return Status.UNJUDGED, f"{whose} for {what(row)}, which is {_detail(other)}"
+        return Status.UNJUDGED, f"{subject} for {what(row)}, which the table cannot tell: {_detail(other)}"
     if other.times_best is None:
-        return Status.TOLERATED, f"{whose} for {what(row)} works; its speed is not measured"
+        return Status.TOLERATED, f"{subject} for {what(row)} works; how fast, is not measured"
     best = row.fastest or row.backend
     slower = f"{_times(other.times_best)} slower than {best} for {what(row)}"
     if other.times_best > 1 + tolerance / 100:
-        return Status.SLOW, f"{whose} is {slower}"
+        return Status.SLOW, f"{subject} is {slower}"
     if other.times_best <= 1:
-        return Status.AGREES, f"{whose} is the fastest for {what(row)}; the table has {row.backend} ({row.reason})"
-    return Status.TOLERATED, f"{whose} is {slower}, within {tolerance:g} %"
+        return Status.AGREES, f"{subject} is the fastest for {what(row)}; the table has {row.backend}: {row.reason}"
+    return Status.TOLERATED, f"{subject} is {slower}, within {tolerance:g} %"
 
 
-def _how(answer: Answer) -> str:
-    """``default ROCM_ATTN``; for an inherited or an explicit backend, how it came to be."""
-    if answer.source == "inherited":
-        return f"drafter inherits {answer.backend} from the target (runner {answer.runner}), which"
-    if answer.source == "explicit":
-        return f"the chosen {answer.backend}"
-    return f"default {answer.backend}"
+_SOURCE = {"priority": "default", "inherited": "inherited", "explicit": "chosen"}
 
 
 def what(row: Row) -> str:

@@ -52,11 +52,19 @@ def held(
         win = (theirs.mid / mine.mid - 1) * 100
         if same_policy and (win < margin_percent or mine.overlaps(theirs)):
             why = f"{new.backend} wins by {win:.2f} %, less than the margin of {margin_percent:g} % or the noise"
-    elif same_policy and mine is None and old.backend in candidates:
+    elif same_policy and mine is None and _as_strong(old, new, candidates):
         why = f"nothing measured puts {new.backend} before it"
     elif mine is None and old.value is not None:
         why = f"{new.backend} is not measured, and it was"
     return _kept(new, old, standings, candidates, setting, why) if why else new
+
+
+def _as_strong(old: Row, new: Row, candidates: Mapping[str, Candidate]) -> bool:
+    """Whether the earlier default stands on evidence as strong as the new choice: now, or else before."""
+    if old.backend in candidates:
+        return candidates[old.backend].tier <= candidates[new.backend].tier
+    before = strength(Rung(old.rung)) if old.rung else 0
+    return min(before, _RUN) >= min(strength(Rung(new.rung)), _RUN)
 
 
 def against_weaker(new: Row, old: Row | None, standings: Mapping[str, Standing]) -> Row:

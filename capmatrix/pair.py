@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .cell import Check, Failure, Flag, Geometry, Kernel, Phase, Record, Rung, Verdict
+from .cell import Cell, Check, Failure, Flag, Geometry, Kernel, Phase, Record, Role, Rung, Verdict
 
 #: Version of the pair record's format. Raised when a reader of the old format would misread the new one.
 PAIR_VERSION = 1
@@ -46,7 +46,8 @@ class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
     """A target model and a drafter in one engine.
 
     ``target`` is where it runs, as for a cell. ``block_size`` in tokens (None: not given);
-    ``draft_kv_cache_dtype`` None is the target's; ``batches`` are run on either side where set-up passes.
+    ``draft_kv_cache_dtype`` None is the target's; ``batches`` are run on either side where set-up passes (none:
+    set-up alone).
     """
 
     target: str
@@ -188,6 +189,25 @@ def pair_id(pair: Pair) -> str:
 def server_key(pair: Pair) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What pairs (and cells) must share to share a worker process."""
     return (pair.target, pair.switches)
+
+
+def carrier(pair: Pair) -> Cell:
+    """A cell that stands for the pair where only its target, switches and name count: servers, limits, deaths."""
+    return Cell(
+        target=pair.target,
+        backend=pair.drafter.backend or "auto",
+        block_size=pair.block_size or 0,
+        kv_cache_dtype=pair.kv_cache_dtype,
+        drafter=pair.drafter.family,
+        tp=pair.tp,
+        role=Role.DRAFTER,
+        method=pair.method,
+        geometry=pair.drafter.geometry,
+        num_speculative_tokens=pair.num_speculative_tokens,
+        batch="pair",
+        dtype=pair.dtype,
+        switches=pair.switches,
+    )
 
 
 def of_death(record: Record, pair: Pair) -> PairRecord:

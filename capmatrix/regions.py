@@ -193,7 +193,8 @@ def find(known: Sequence[Facts], failing: Sequence[bool]) -> list[tuple[Conditio
     if not passes:
         return [()]
     atoms = _atoms(known, fails, passes)
-    left, out = fails, []
+    left = fails
+    out: list[tuple[Condition, ...]] = []
     while left and len(out) < MAX_RULES:
         best = _best(atoms, left)
         if best is None:

@@ -9,11 +9,12 @@ import msgspec
 
 from .cell import RECORD_VERSION, Environment, Record
 from .errors import InputError, short
+from .pair import PAIR_VERSION, PairRecord
 
 #: Longest line in bytes that is written or read.
 MAX_LINE = 8 << 20
 
-_KINDS = ("run", "environment", "started", "record", "end")
+_KINDS = ("run", "environment", "started", "record", "pair", "end")
 
 
 class RunLine(msgspec.Struct, tag_field="kind", tag="run"):
@@ -43,13 +44,19 @@ class RecordLine(msgspec.Struct, tag_field="kind", tag="record"):
     record: Record
 
 
+class PairLine(msgspec.Struct, tag_field="kind", tag="pair"):
+    """A pair's outcome: a target and its drafter together."""
+
+    record: PairRecord
+
+
 class EndLine(msgspec.Struct, tag_field="kind", tag="end"):
     """The run is complete."""
 
     summary: dict[str, Any] = {}
 
 
-Line = RunLine | EnvironmentLine | StartedLine | RecordLine | EndLine
+Line = RunLine | EnvironmentLine | StartedLine | RecordLine | PairLine | EndLine
 
 
 class _RecordVersion(msgspec.Struct):
@@ -78,6 +85,8 @@ def decode(line: bytes, path: object, number: int) -> Line | str:
     version = decoded.version if isinstance(decoded, RunLine) else RECORD_VERSION
     if isinstance(decoded, RecordLine):
         version = decoded.record.version
+    if isinstance(decoded, PairLine):
+        _check_version(decoded.record.version, path, number, PAIR_VERSION)
     _check_version(version, path, number)
     return decoded
 
@@ -90,17 +99,18 @@ def _explain(line: bytes, error: Exception, path: object, number: int) -> str:
         peek = _peek_decoder.decode(line)
     except _UNREADABLE:
         return f"not a run file's line: {error}"
-    for version in (peek.version, peek.record.version):
-        _check_version(version, path, number)
+    known = PAIR_VERSION if peek.kind == "pair" else RECORD_VERSION
+    _check_version(peek.version, path, number)
+    _check_version(peek.record.version, path, number, known)
     if peek.kind not in _KINDS:
         return f"unknown kind {short(peek.kind, 40)}; known: {', '.join(_KINDS)}"
     return f"not a valid {peek.kind}: {error}"
 
 
-def _check_version(version: int, path: object, number: int) -> None:
-    if not 1 <= version <= RECORD_VERSION:
+def _check_version(version: int, path: object, number: int, known: int = RECORD_VERSION) -> None:
+    if not 1 <= version <= known:
         raise InputError(
-            f"written in record version {version}, this capmatrix reads up to {RECORD_VERSION}; install a newer one",
+            f"written in record version {version}, this capmatrix reads up to {known}; install a newer one",
             file=path,
             line=number,
             key="version",

@@ -15,7 +15,19 @@ import msgspec
 from . import codec
 from .cell import Environment, Record
 from .errors import CapmatrixError, printable
-from .runlines import MAX_LINE, EndLine, EnvironmentLine, Line, RecordLine, RunLine, StartedLine, line_decoder, now
+from .pair import PairRecord
+from .runlines import (
+    MAX_LINE,
+    EndLine,
+    EnvironmentLine,
+    Line,
+    PairLine,
+    RecordLine,
+    RunLine,
+    StartedLine,
+    line_decoder,
+    now,
+)
 
 
 class StoreError(CapmatrixError):
@@ -85,6 +97,10 @@ class RunWriter:
     def record(self, record: Record) -> None:
         """Appends a record. Raises StoreError, with nothing written, for one that would not read back."""
         self._append(RecordLine(record), sync=self.fsync)
+
+    def pair(self, record: PairRecord) -> None:
+        """Appends a pair's record, as ``record`` does a cell's."""
+        self._append(PairLine(record), sync=self.fsync)
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Marks the run complete."""

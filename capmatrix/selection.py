@@ -63,6 +63,7 @@ def derive(evidence: Evidence, question: Question) -> Defaults:
         published=tuple(sorted(question.published)),
         previous=question.previous_name,
         left_out=evidence.left_out,
+        hints=evidence.hints,
         row=tuple(rows[key] for key in sorted(rows)),
     )
 

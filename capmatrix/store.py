@@ -1,7 +1,7 @@
 """Run files: JSON lines, appended as outcomes come, read back leniently.
 
 A line is one object with a ``kind``: ``run`` (header, first line of a run and of each resumption),
-``environment``, ``started`` (on disk before a cell is launched), ``record`` and ``end``. Each line is
+``environment``, ``started`` (on disk before a cell or pair is launched), ``record``, ``pair`` and ``end``. Each line is
 written with one ``write`` under a lock, so that killing any process at any moment loses at most the
 cells in flight. Files from elsewhere are data: decoded by type, bounded in line and file size.
 """
@@ -19,7 +19,8 @@ import msgspec
 from . import codec
 from .cell import RECORD_VERSION, Cell, Environment, Record
 from .errors import InputError, printable
-from .runlines import MAX_LINE, EnvironmentLine, Line, RecordLine, RunLine, StartedLine, decode
+from .pair import PairRecord
+from .runlines import MAX_LINE, EnvironmentLine, Line, PairLine, RecordLine, RunLine, StartedLine, decode
 from .runwriter import RunWriter, StoreError
 
 __all__ = ["Run", "RunWriter", "StoreError", "merge", "read", "resume_plan"]
@@ -35,7 +36,7 @@ class Run(msgspec.Struct):
 
     ``header``: of the first ``run`` line (empty when it is missing). ``environments`` by id.
     ``records``: one per cell, the highest attempt, later lines winning ties, in order of first
-    appearance. ``started``: cells begun whose attempt has no record, in order. ``attempts``: highest
+    appearance. ``pairs``: the same of pairs. ``started``: cells and pairs begun whose attempt has no record, in order. ``attempts``: highest
     attempt begun or recorded, by cell id. ``summary``: of the last ``end`` line, None while a run is
     unfinished. ``problems``: one line each with its line number.
     """
@@ -43,6 +44,7 @@ class Run(msgspec.Struct):
     header: dict[str, Any] = {}
     environments: dict[str, Environment] = {}
     records: list[Record] = []
+    pairs: list[PairRecord] = []
     started: list[str] = []
     attempts: dict[str, int] = {}
     summary: dict[str, Any] | None = None
@@ -56,12 +58,15 @@ class _Builder:
         self.run = Run()
         self.headers = 0
         self.records: dict[str, Record] = {}
+        self.pairs: dict[str, PairRecord] = {}
         self.begun: dict[str, int] = {}
 
     def add(self, line: Line) -> None:
         run = self.run
         if isinstance(line, RecordLine):
             self.add_record(line.record)
+        elif isinstance(line, PairLine):
+            self.add_pair(line.record)
         elif isinstance(line, StartedLine):
             self.begun[line.cell_id] = max(line.attempt, self.begun.get(line.cell_id, 0))
         elif isinstance(line, EnvironmentLine):
@@ -79,16 +84,25 @@ class _Builder:
         if before is None or record.attempt >= before.attempt:
             self.records[record.cell_id] = record
 
+    def add_pair(self, record: PairRecord) -> None:
+        before = self.pairs.get(record.pair_id)
+        if before is None or record.attempt >= before.attempt:
+            self.pairs[record.pair_id] = record
+
+    def recorded(self) -> dict[str, int]:
+        """The attempt that is recorded of each cell and pair."""
+        jobs: dict[str, Record | PairRecord] = {**self.records, **self.pairs}
+        return {name: record.attempt for name, record in jobs.items()}
+
     def result(self) -> Run:
         run = self.run
         run.records = list(self.records.values())
-        attempts = dict(self.begun)
-        for name, record in self.records.items():
-            attempts[name] = max(record.attempt, attempts.get(name, 0))
+        run.pairs = list(self.pairs.values())
+        attempts, recorded = dict(self.begun), self.recorded()
+        for name, attempt in recorded.items():
+            attempts[name] = max(attempt, attempts.get(name, 0))
         run.attempts = attempts
-        run.started = [
-            name for name, n in self.begun.items() if name not in self.records or self.records[name].attempt < n
-        ]
+        run.started = [name for name, n in self.begun.items() if recorded.get(name, 0) < n]
         return run
 
 
@@ -171,12 +185,15 @@ def merge(runs: Sequence[Run]) -> Run:
         builder.run.problems.extend(run.problems)
         for record in run.records:
             builder.add_record(record)
+        for pair in run.pairs:
+            builder.add_pair(pair)
         for name in run.started:
             builder.begun[name] = max(run.attempts.get(name, 1), builder.begun.get(name, 0))
     merged = builder.result()
     if runs:
         merged.header = {**runs[0].header, "merged": len(runs)} if len(runs) > 1 else runs[0].header
-    merged.started = [name for name in merged.started if name not in builder.records]
+    done = builder.recorded()
+    merged.started = [name for name in merged.started if name not in done]
     return merged
 
 

@@ -94,7 +94,7 @@ def load_model(path: str | Path) -> TargetModel:
         state=_state(doc, data["state"]) if "state" in data else None,
         sources=_sources(doc, data),
         notes=text(doc, ("notes",), data["notes"]) if "notes" in data else "",
-        **integers,  # type: ignore[arg-type]
+        **integers,
     )
     for index, degree in enumerate(degrees):
         if not splits(model, degree):

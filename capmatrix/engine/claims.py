@@ -43,7 +43,6 @@ def selector_config(cell: Cell) -> AttentionSelectorConfig:
         kv_cache_dtype=cell.kv_cache_dtype,
         block_size=cell.block_size,
         use_mla=g.mla is not None,
-        use_sparse=bool(backend_class(cell.backend).is_sparse()),
         has_sink=g.sinks,
         has_sliding_window=g.sliding_window is not None,
         use_non_causal=not g.causal,

@@ -96,9 +96,10 @@ def _dense_call(layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -
 def _latent_call(layer: Any, q: torch.Tensor, rows: torch.Tensor, v: torch.Tensor) -> Called:
     """As ``_dense_call``, with latent rows; the query is the absorbed one, of decode tokens only."""
     with mla.watched(layer) as seen:
+        q, rows = seen.around("the query", q), seen.around("the new latent rows", rows)
         output = mla.call(layer, q, rows).view(q.shape[0], layer.num_heads, -1)
     query = seen.query if seen.query is not None else q.new_empty(0, layer.num_heads, layer.head_size)
-    return output, query, mla.native_rows(seen, output), [], []
+    return output, query, mla.native_rows(seen, output), seen.read, []
 
 
 def write_context(setup: Setup, batch: Batch, placement: Placement, values: Values) -> None:

@@ -187,10 +187,12 @@ def expected(
     """What the rows should be, and how far off a faithful kernel may leave them. ``kernels``: the attention's names."""
     layer, g = setup.layer, cell.geometry
     if g.mla is not None:
-        q_scale, scale = query_scale(layer, outcome), layer.impl.scale
-        return Expectation(
-            *mla_reference.expected(cell, batch, values, stored.k, stored.dtype, outcome.query, q_scale, scale)
+        absorbed = mla_reference.Absorbed(
+            outcome.query,
+            query_scale(layer, outcome),
+            _budget(layer, outcome.query.dtype, stored, values.q.dtype, kernels),
         )
+        return Expectation(*mla_reference.expected(cell, batch, values, stored.k, stored.dtype, absorbed))
     given = outcome.query.view(-1, g.num_heads, g.head_size)
     q = packed.turned(layer, given.double() * query_scale(layer, outcome))
     budget = _budget(layer, given.dtype, stored, values.q.dtype, kernels)
@@ -223,6 +225,8 @@ def _budget(
     if packed.mode(layer) == "int4":
         # The turned query is rounded, and the output both before and after it is turned back.
         budget = budget._replace(q=unit_roundoff(compute), out=2 * budget.out)
+    if reads.products_rounded(kernels):
+        budget = budget._replace(q=unit_roundoff(compute))
     keys = reads.partial_keys(kernels)
     return budget if keys is None else budget._replace(partial=unit_roundoff(model), partial_keys=keys)
 
@@ -232,8 +236,10 @@ def accuracy_check(
 ) -> Check | None:
     """The error against attention over the inputs before anything was quantised; reported, not judged."""
     g, mine = cell.geometry, ~outcome.native_rows
-    if g.mla is not None or not bool(mine.any()):
+    if not bool(mine.any()):
         return None
+    if g.mla is not None:
+        return _accuracy(mla_reference.exact(cell, batch, values), outcome, mine, cache)
     mask, budget = Mask(g.causal, g.sliding_window), rounding(values.q.dtype, values.q.dtype, values.q.dtype)
     outs, at = [], 0
     for request, k, v in zip(batch.requests, values.k, values.v, strict=True):
@@ -241,8 +247,11 @@ def accuracy_check(
         at += request.query_len
         sinks = getattr(setup.layer.impl, "sinks", None)
         outs.append(attention(q, k, v, float(setup.layer.impl.scale), mask, budget, sinks, g.logits_soft_cap).out)
-    want, got = torch.cat(outs)[mine], outcome.output[mine].double()
-    error = (got - want).norm() / want.norm()
+    return _accuracy(torch.cat(outs), outcome, mine, cache)
+
+
+def _accuracy(want: torch.Tensor, outcome: Outcome, mine: torch.Tensor, cache: str) -> Check:
+    error = (outcome.output[mine].double() - want[mine]).norm() / want[mine].norm()
     return Check("accuracy", None, cache, relative_l2=_finite(float(error)), detail="against unquantised inputs")
 
 

@@ -17,15 +17,25 @@ import torch
 
 from ..batches import Batch
 from ..cell import Cell
-from . import mla_inputs, native_ops
+from . import bands, mla_inputs, native_ops
 
 
 class Watched:
-    """What a forward went through: the absorbed ``query`` as the kernels got it, and its ``native`` rows."""
+    """What a forward went through: the absorbed ``query`` as the kernels got it, and its ``native`` rows.
+
+    ``read`` are the buffers that the kernels may only read.
+    """
 
     def __init__(self) -> None:
         self.query: torch.Tensor | None = None
         self.native: torch.Tensor | None = None
+        self.read: list[bands.Banded] = []
+
+    def around(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """A copy of ``x`` with bands around it, watched."""
+        banded = bands.around(name, x)
+        self.read.append(banded)
+        return banded.view
 
 
 def make(cell: Cell, config: Any, name: str) -> Any:
@@ -126,6 +136,8 @@ def watched(layer: Any) -> Iterator[Watched]:
 
     def forward_mqa(q: Any, *args: Any, **kwargs: Any) -> Any:
         seen.query = (torch.cat(q, dim=-1) if isinstance(q, tuple) else q).clone()
+        if not isinstance(q, tuple):
+            q = seen.around("the absorbed query", q)
         since = native_ops.claims()
         result = own_mqa(q, *args, **kwargs)
         latent = result[0] if isinstance(result, tuple) else result

@@ -11,66 +11,88 @@ different places, which the budget follows:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from ..batches import Batch
 from ..cell import Cell, Check
 from . import mla_inputs
 from .inputs import Values
-from .reference import CONFIDENCE, U_FP32, Mask, attend, rounding, unit_roundoff
+from .reference import CONFIDENCE, U_FP32, Mask, Rounding, attend, rounding, unit_roundoff
+
+
+class Absorbed(NamedTuple):
+    """The absorbed ``query`` (decode tokens, heads, rank + rope) as the kernels got it, to be multiplied by ``scale``.
+
+    ``budget`` is that of the kernels over the latent.
+    """
+
+    query: torch.Tensor
+    scale: float
+    budget: Rounding
+
+
+class _Result(NamedTuple):
+    """(heads, new, v): ``out``, the variance of its error before the output is rounded, what a P too small loses."""
+
+    out: torch.Tensor
+    variance: torch.Tensor
+    flushed: torch.Tensor
 
 
 def expected(
-    cell: Cell,
-    batch: Batch,
-    values: Values,
-    rows: list[torch.Tensor],
-    stored: torch.dtype,
-    query: torch.Tensor,
-    q_scale: float,
-    scale: float,
+    cell: Cell, batch: Batch, values: Values, rows: list[torch.Tensor], stored: torch.dtype, absorbed: Absorbed
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Reference (tokens, heads, v) and bounds (tokens, heads).
 
     ``rows`` are a request's latent rows as stored (length, 1, rank + rope) in float64, found in the type
-    ``stored``; ``query`` (decode tokens, heads, rank + rope) is the absorbed query as the kernels got it,
-    its last dimension multiplied by ``q_scale`` where it is FP8. The batch's first tokens are those of ``query``.
+    ``stored``. The batch's first tokens are those of the absorbed query.
     """
     outs, bounds, at = [], [], 0
+    u = unit_roundoff(values.q.dtype)
     for request, row, fresh in zip(batch.requests, rows, values.k, strict=True):
         here = slice(at, at + request.query_len)
-        if at < query.shape[0]:
-            out, variance = _absorbed(cell, query[here], q_scale, row, stored, scale, values.q.dtype)
-        else:
-            new = torch.cat((row[: -request.query_len], fresh[-request.query_len :].double()))
-            out, variance = _projected(cell, values.q[here], new, stored, scale)
-        variance = variance + (unit_roundoff(values.q.dtype) * out) ** 2 / 3
-        outs.append(out.transpose(0, 1))
-        bounds.append(CONFIDENCE * variance.sum(-1).sqrt().transpose(0, 1))
         at += request.query_len
+        if here.start < absorbed.query.shape[0]:
+            found = _absorbed(cell, absorbed, here, row, values.q.dtype)
+        else:
+            # New tokens never come from the cache here.
+            new = torch.cat((row[: -request.query_len], fresh[-request.query_len :].double()))
+            found = _projected(cell, values.q[here], new, stored)
+        bound = CONFIDENCE * found.variance.sum(-1).sqrt() + found.flushed.norm(dim=-1) + u * found.out.norm(dim=-1)
+        outs.append(found.out.transpose(0, 1))
+        bounds.append(bound.transpose(0, 1))
     return torch.cat(outs), torch.cat(bounds)
 
 
-def _absorbed(
-    cell: Cell,
-    q: torch.Tensor,
-    q_scale: float,
-    rows: torch.Tensor,
-    stored: torch.dtype,
-    scale: float,
-    model: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and the variance of its error, (heads, new, v), over the latent itself."""
+def exact(cell: Cell, batch: Batch, values: Values) -> torch.Tensor:
+    """Attention over the inputs before anything was quantised or rounded, (tokens, heads, v)."""
+    outs, at = [], 0
+    for request, rows in zip(batch.requests, values.k, strict=True):
+        found = _projected(cell, values.q[at : at + request.query_len], rows.double(), values.q.dtype)
+        outs.append(found.out.transpose(0, 1))
+        at += request.query_len
+    return torch.cat(outs)
+
+
+def softmax_scale(cell: Cell) -> float:
+    """One over the root of a head's key width, as DeepSeek V2's model sets it."""
+    m = mla_inputs.widths(cell.geometry)
+    return float((m.qk_nope_head_dim + m.qk_rope_head_dim) ** -0.5)
+
+
+def _absorbed(cell: Cell, absorbed: Absorbed, here: slice, rows: torch.Tensor, model: torch.dtype) -> _Result:
+    """Over the latent itself."""
     rank = mla_inputs.widths(cell.geometry).kv_lora_rank
-    _, w_uv = mla_inputs.up_projections(cell.geometry, model, rows.device)
-    latent = rows[:, 0, :rank]
-    budget = rounding(q.dtype, stored, model)
+    _, w_uv = mla_inputs.up_projections(cell.geometry, model)
+    latent, budget = rows[:, 0, :rank], absorbed.budget
     value = torch.einsum("kl,lhv->khv", latent, w_uv)
+    q = absorbed.query[here].double() * absorbed.scale
     # What moves a weight moves whole up-projected values; the latent's own roundings pass through W_UV.
-    attended = attend(
-        q.double() * q_scale, rows, value, scale, Mask(cell.geometry.causal, None), budget._replace(v=0.0)
-    )
-    weight, squared = attended.weight, w_uv**2
+    mask = Mask(cell.geometry.causal, None)
+    attended = attend(q, rows, value, softmax_scale(cell), mask, budget._replace(v=0.0))
+    weight = attended.weight
     mean = torch.einsum("hqk,kl->hql", weight, latent)
     magnitude = torch.einsum("hqk,kl->hql", weight, latent.abs())
     in_latent = (
@@ -79,24 +101,21 @@ def _absorbed(
         + (unit_roundoff(model) * mean) ** 2 / 3
     )
     summed = rank * U_FP32**2 * torch.einsum("hql,lhv->hqv", mean.abs(), w_uv.abs()) ** 2
-    return attended.out, attended.variance + torch.einsum("hql,lhv->hqv", in_latent, squared) + summed
+    variance = attended.variance + torch.einsum("hql,lhv->hqv", in_latent, w_uv**2) + summed
+    return _Result(attended.out, variance, attended.flushed)
 
 
-def _projected(
-    cell: Cell, q: torch.Tensor, rows: torch.Tensor, stored: torch.dtype, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and the variance of its error, (heads, new, v), over keys and values projected up."""
+def _projected(cell: Cell, q: torch.Tensor, rows: torch.Tensor, stored: torch.dtype) -> _Result:
+    """Over keys and values projected up."""
     m = mla_inputs.widths(cell.geometry)
-    w_uk, w_uv = mla_inputs.up_projections(cell.geometry, q.dtype, rows.device)
+    w_uk, w_uv = mla_inputs.up_projections(cell.geometry, q.dtype)
     latent, rope = rows[:, 0, : m.kv_lora_rank], rows[:, :, m.kv_lora_rank :]
-    key = torch.cat(
-        (torch.einsum("kl,lhp->khp", latent, w_uk), rope.expand(-1, cell.geometry.num_heads, -1)), dim=-1
-    )
+    key = torch.cat((torch.einsum("kl,lhp->khp", latent, w_uk), rope.expand(-1, cell.geometry.num_heads, -1)), dim=-1)
     value = torch.einsum("kl,lhv->khv", latent, w_uv)
     u = unit_roundoff(q.dtype)
     # K and V leave their projection rounded, whatever the cache holds.
     budget = rounding(q.dtype, q.dtype, q.dtype)._replace(k=u, v=u)
-    attended = attend(q, key, value, scale, Mask(cell.geometry.causal, None), budget)
+    attended = attend(q, key, value, softmax_scale(cell), Mask(cell.geometry.causal, None), budget)
     variance = attended.variance
     context = rows.shape[0] - q.shape[0]
     if context:
@@ -107,7 +126,7 @@ def _projected(
         # The latent is dequantised to the model's type before it is projected: K and V move by as much again.
         moved = u**2 / 3 * torch.einsum("kl,lhv->khv", latent**2, w_uv**2)
         variance = variance + torch.einsum("hqk,khv->hqv", attended.weight**2, moved)
-    return attended.out, variance
+    return _Result(attended.out, variance, attended.flushed)
 
 
 def query_check(cell: Cell, values: Values, query: torch.Tensor, q_scale: float, cache: str, judged: bool) -> Check:

@@ -2,7 +2,7 @@
 
 Each side's layer is called as a cell of its own is (``verdicts``), with everything else in the pool a canary: all
 layers share one allocation, whatever is not the call's own slots is filled before it and compared after it.
-``pages`` checks beforehand that no block of one layer lies on another block of any other.
+``pair_pages`` checks beforehand that no block of one layer lies on another block of any other.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ from .. import batches
 from ..cell import Cell, Check, Flag, Geometry, Phase, Role, Verdict
 from ..pair import Pair, SideRun
 from ..rungs import reachable
-from . import failures, intended, layers, mla, mla_inputs, native_ops, pair_facts, route, verdicts
+from . import (
+    aiter_loader,
+    aiter_support,
+    failures,
+    intended,
+    layers,
+    mla,
+    mla_inputs,
+    native_ops,
+    pair_facts,
+    pair_pages,
+    route,
+    verdicts,
+)
 from .pair_setup import Trail
 from .setup import Setup
 
 Enter = Callable[[Phase, str], None]
-
-#: Batches that are run on either side where a pair names none.
-DEFAULT_BATCHES = ("decode", "verify")
 
 
 class Place(NamedTuple):
@@ -42,9 +52,9 @@ class Place(NamedTuple):
 
 def run(pair: Pair, trail: Trail, kind: str, enter: Enter) -> Iterator[SideRun]:
     """One batch of one layer after the other: of each side, one layer a kind of attention. ``kind`` of target."""
-    pages = page_check(trail)
+    pages = pair_pages.check(trail)
     for place in places(trail):
-        for batch in pair.batches or DEFAULT_BATCHES:
+        for batch in pair.batches:
             yield _run(pair, trail, place, batch, kind, pages, enter)
 
 
@@ -172,6 +182,7 @@ def _run(
     except Exception as error:
         verdict, findings["reasons"] = verdicts.of_exception(cell, error, reached[0], findings)
         failure = failures.describe(error)
+    verdict, findings["reasons"] = _without_blame(cell, verdict, tuple(findings.get("reasons", ())), failure)
     if pages.ok is False and verdict is not Verdict.ERROR:
         verdict, findings["reasons"] = Verdict.WRONG, (f"pages: {pages.detail}", *findings.get("reasons", ()))
     checks = tuple(findings.get("checks", ()))
@@ -192,6 +203,18 @@ def _run(
         checks=checks,
         canary=canary(pages, checks),
     )
+
+
+def _without_blame(
+    cell: Cell, verdict: Verdict, reasons: tuple[str, ...], failure: Any
+) -> tuple[Verdict, tuple[str, ...]]:
+    """A failure that an AITER outside vLLM's range brings is nobody's else: ``unavailable``, as for a cell."""
+    import vllm
+
+    if verdict not in (Verdict.ERROR, Verdict.WRONG, Verdict.UNAVAILABLE):
+        return verdict, reasons
+    blamed = aiter_support.classify(cell.backend, aiter_loader.describe(), failure, vllm.__version__)
+    return (Verdict.UNAVAILABLE, (blamed, *reasons)) if blamed else (verdict, reasons)
 
 
 def _flags(cell: Cell, findings: dict[str, Any], kernels: tuple[Any, ...]) -> set[Flag]:
@@ -224,58 +247,3 @@ def canary(pages: Check, checks: tuple[Check, ...]) -> Check:
         return Check("canary", False, detail="; ".join(check.detail for check in bad))
     looked = "compared after the call" if guards else "not compared: nothing ran on values"
     return Check("canary", pages.ok, detail=f"{pages.detail}; bytes outside the call's slots {looked}")
-
-
-def page_check(trail: Trail) -> Check:
-    """Whether two layers overlap only where vLLM means them to: the same block of two different groups.
-
-    Every byte is tagged with its block by one group's layers; no other layer of the group may own it, and
-    another group's only as part of the same block. A block in the wrong place corrupts another request.
-    """
-    seen: torch.Tensor | None = None
-    for index, cache_group in enumerate(trail.kv_cache_config.kv_cache_groups):
-        mine: torch.Tensor | None = None
-        for name in cache_group.layer_names:
-            for view in _views(trail, name):
-                storage = view.untyped_storage()
-                if seen is None:
-                    seen = torch.zeros(storage.nbytes(), dtype=torch.uint8)
-                if mine is None:
-                    mine = torch.zeros_like(seen)
-                window, tags = _bytes_by_block(mine, view), _tags(view, trail, index)
-                if bool(window.any()):
-                    return Check("pages", False, detail=f"{name} lies on another layer of its own group")
-                window.copy_(tags.expand_as(window))
-        if mine is not None and seen is not None:
-            both = (mine != 0) & (seen != 0)
-            if bool((both & (mine != seen)).any()):
-                return Check("pages", False, detail=f"group {index} puts a block on another block of an earlier group")
-            seen = torch.maximum(seen, mine)
-    if seen is None:
-        return Check("pages", None, detail="no pages")
-    count = len(trail.kv_cache_config.kv_cache_groups)
-    return Check("pages", True, detail=f"blocks of {count} group{'s' if count > 1 else ''} keep to their own pages")
-
-
-def _views(trail: Trail, name: str) -> list[torch.Tensor]:
-    cache = trail.caches.get(name)
-    if cache is None:
-        return []
-    return [view for view in (cache if isinstance(cache, (list, tuple)) else (cache,)) if view.numel()]
-
-
-def _bytes_by_block(twin: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """The part of ``twin`` (one byte a byte of the storage) that ``view`` covers, with a last axis of its bytes."""
-    size = view.element_size()
-    strides = [stride * size for stride in view.stride()]
-    return torch.as_strided(twin, (*view.shape, size), (*strides, 1), view.storage_offset() * size)
-
-
-def _tags(view: torch.Tensor, trail: Trail, group: int) -> torch.Tensor:
-    """Manager block of each entry along the view's first axis, 1 to 255, shaped to spread over the rest."""
-    spec = trail.kv_cache_config.kv_cache_groups[group].kv_cache_spec
-    blocks = trail.kv_cache_config.num_blocks
-    split = max(1, view.shape[0] // blocks) if view.shape[0] >= blocks else 1
-    del spec
-    block = torch.arange(view.shape[0]) // split
-    return (block % 255 + 1).to(torch.uint8).view(-1, *([1] * view.dim()))

@@ -16,10 +16,16 @@ _TOP_EXACT: dict[str, str] = {
     "kernel_unified_attention_3d": "aiter/ops/triton/_triton_kernels/attention/unified_attention.py",
     "_fwd_kernel": "vllm/v1/attention/ops/prefix_prefill.py",
     "kernel_paged_attention_2d": "vllm/v1/attention/ops/chunked_prefill_paged_decode.py",
+    "_fwd_grouped_kernel_stage1": "vllm/v1/attention/ops/triton_decode_attention.py",
 }
 
 #: What runs beside the kernels above and rounds no P.
-_NO_P = ("reduce_segments",)
+_NO_P = ("reduce_segments", "_fwd_kernel_stage2")
+
+#: Kernels that round each product of Q and K to the model's type before they add it up.
+_PRODUCTS_ROUNDED: dict[str, str] = {
+    "_fwd_kernel_stage1": "vllm/v1/attention/ops/triton_decode_attention.py: tl.sum(q * k), for one head a latent",
+}
 
 #: Kernels that keep partial results in the model's type, with the keys of a part.
 _PARTIAL: dict[str, int] = {"_rocm_C.paged_attention": 256}
@@ -34,6 +40,11 @@ def top_exact(kernels: tuple[str, ...]) -> bool:
     """Whether the largest weight of each row is known to be rounded by none of the attention's ``kernels``."""
     attention = [name for name in kernels if name not in _NO_P]
     return bool(attention) and all(name in _TOP_EXACT for name in attention)
+
+
+def products_rounded(kernels: tuple[str, ...]) -> bool:
+    """Whether each product of Q and K is rounded to the type that they come in."""
+    return any(name in _PRODUCTS_ROUNDED for name in kernels)
 
 
 def partial_keys(kernels: tuple[str, ...]) -> int | None:

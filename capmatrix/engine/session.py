@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import batches, codec, targets
 from ..cell import Cell, Claim, Flag, Force, Phase, Record, Rung, Verdict
+from ..pair import Pair, PairRecord
 from ..rungs import reachable
 from . import bootstrap
 
@@ -50,6 +51,7 @@ class Session:
             flex.compile_for_the_virtual_gpu()
         preload.models()
         preload.compiler()
+        preload.pairs()
 
     def run(self, cell: Cell, emit: Emit) -> Record:
         """One cell's record; whatever vLLM, Triton or AITER raises becomes its verdict."""
@@ -100,6 +102,16 @@ class Session:
             self._shared = None
         return verdict
 
+    def run_pair(self, pair: Pair, emit: Emit) -> PairRecord:
+        """A pair's record: vLLM's own engine set-up of both models, then their attention in the pool it made."""
+        from . import pair_session
+
+        self._shared = None
+        self._emit = emit
+        self._phases = []
+        self._enter(Phase.CONFIGURE)
+        return pair_session.run(pair, self.environment.id, self.target.kind, self._enter, self._phases)
+
     def _aiter_to_blame(self, cell: Cell, verdict: Verdict, findings: dict[str, Any]) -> str | None:
         """Why an AITER outside vLLM's range, not the backend, is at fault; None when it is not."""
         from . import aiter_loader, aiter_support
@@ -112,7 +124,7 @@ class Session:
         return aiter_support.classify(cell.backend, self._aiter, findings.get("failure"), vllm)
 
     def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
-        from . import mla, verdicts
+        from . import mla, route, verdicts
 
         findings["claims"] = self._claims(cell)
         validation = findings["claims"][0]
@@ -120,6 +132,8 @@ class Session:
             findings["reasons"] = tuple(validation.data["reasons"])
             return Verdict.REJECTED
         setup = self._setup(cell)
+        # What set-up itself launched (weights absorbed, kernels tuned) is no part of a batch's route.
+        route.start()
         findings |= verdicts.facts(cell, setup)
         batch = batches.build(
             cell.batch,

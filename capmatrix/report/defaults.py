@@ -52,6 +52,8 @@ def draw(table: Defaults) -> str:
         out += ["", *(f"- **{mark}**: {text}" for mark, text in MARKS.items() if mark in marks)]
     if table.left_out:
         out += ["", "Left out:", "", *(f"- {code(text)}" for text in table.left_out)]
+    if table.hints:
+        out += ["", "Hints (no default rests on these):", "", *(f"- {code(text, 400)}" for text in table.hints)]
     out += ["", *_inputs(table)]
     return "\n".join(out) + "\n"
 

@@ -20,6 +20,7 @@ import msgspec
 from .. import codec
 from ..cell import Cell, Environment, Record
 from ..engine import Unavailable
+from ..pair import Pair, PairRecord, carrier, of_death
 from ..runlines import now
 from . import blame, deaths, processes, session, slots
 from .deaths import Progress, with_reasons
@@ -108,21 +109,37 @@ class Pool:
             record, started_at=record.started_at or started, ended_at=record.ended_at or now()
         )
 
+    def run_pair(self, pair: Pair) -> PairRecord:
+        """Runs a pair as ``run`` does a cell. Its worker's death is its own: pairs are not looked at for one another."""
+        started = now()
+        stand_in = carrier(pair)
+        key = codec.server_key(stand_in)
+        try:
+            if key in self._unavailable:
+                raise Unavailable(self._unavailable[key])
+            record = self._attempt(stand_in, pair)[0]
+        except Unavailable as error:
+            self._unavailable[key] = str(error)
+            record = deaths.unavailable(stand_in, self._nowhere(stand_in), str(error))
+        found = of_death(record, pair) if isinstance(record, Record) else record
+        return msgspec.structs.replace(found, started_at=found.started_at or started, ended_at=found.ended_at or now())
+
     def _run(self, cell: Cell) -> Record:
         record, before = self._attempt(cell)
+        assert isinstance(record, Record)
         if before and self.retry_alone and record.verdict in blame.DEADLY:
             return blame.investigate(record, before, self._replay, self.limits)
         return record
 
-    def _attempt(self, cell: Cell) -> tuple[Record, list[Cell]]:
-        """A cell's outcome in this slot's worker, and the cells that ran before it there."""
+    def _attempt(self, cell: Cell, pair: Pair | None = None) -> tuple[Record | PairRecord, list[Cell]]:
+        """A cell's (or a pair's) outcome in this slot's worker, and the cells that ran before it there."""
         losses = stale = 0
         while True:
             worker = self._worker(cell)
             before = list(worker.history)
             progress = Progress(self.limits, time.monotonic())
             try:
-                record = self._cell(worker, cell, progress)
+                record = self._cell(worker, cell, progress, pair)
             except _Stale:
                 self._drop(cell, worker)
                 stale += 1
@@ -138,13 +155,15 @@ class Pool:
             except BaseException:
                 self._drop(cell, worker)  # interrupted: the worker is in the middle of a cell
                 raise
-            if losses:
+            if losses and isinstance(record, Record):
                 record = with_reasons(
                     record, "the worker server was lost while this cell ran (killed?); it was run again"
                 )
             return record, before
 
-    def _cell(self, worker: _Worker, cell: Cell, progress: Progress) -> Record:
+    def _cell(
+        self, worker: _Worker, cell: Cell, progress: Progress, pair: Pair | None = None
+    ) -> Record | PairRecord:
         """Runs a cell in a worker. Raises _Stale, or ConnectionLost where the keeper is gone too."""
         connection = worker.connection
         environment = connection.environment
@@ -153,12 +172,14 @@ class Pool:
         begun = False
         try:
             connection.link.settimeout(self.limits.fork_s)
-            send(connection.link, Run(number, cell))
+            send(connection.link, Run(number, cell, pair))
             while True:
                 message = connection.reader.read(progress.deadline)
                 if isinstance(message, Event):
                     self._event(cell, message, progress)
                 elif isinstance(message, Result) and message.number == number:
+                    if pair is not None:
+                        return _decode_pair(message.record, cell, pair, environment, progress)
                     worker.history.append(cell)
                     return _decode(message.record, cell, environment, progress)
                 elif isinstance(message, Begin) and message.number == number:
@@ -217,6 +238,7 @@ class Pool:
             if record.verdict in blame.DEADLY:
                 return None
         record, before = self._attempt(cells[-1])
+        assert isinstance(record, Record)
         return record if len(before) == min(len(cells) - 1, self.limits.history) else None
 
     def _warm(self) -> OrderedDict[tuple[Any, ...], _Worker]:
@@ -315,4 +337,16 @@ def _decode(raw: msgspec.Raw, cell: Cell, environment: Environment, progress: Pr
         return deaths.invalid(cell, environment, progress, str(error))
     if record.cell != cell:
         return deaths.invalid(cell, environment, progress, f"it is of another cell, {record.cell_id}")
+    return record
+
+
+def _decode_pair(
+    raw: msgspec.Raw, cell: Cell, pair: Pair, environment: Environment, progress: Progress
+) -> Record | PairRecord:
+    try:
+        record = codec.decode(bytes(raw), PairRecord)
+    except msgspec.DecodeError as error:
+        return deaths.invalid(cell, environment, progress, str(error))
+    if record.pair != pair:
+        return deaths.invalid(cell, environment, progress, f"it is of another pair, {record.pair_id}")
     return record

@@ -20,6 +20,7 @@ import msgspec
 from .. import codec
 from ..cell import Cell, Environment
 from ..errors import CapmatrixError
+from ..pair import Pair
 
 #: Longest line in bytes; a longer one means that the other side is not speaking this protocol.
 MAX_LINE = 16 << 20
@@ -54,10 +55,11 @@ class Hello(msgspec.Struct, tag_field="kind", tag="hello"):
 
 
 class Run(msgspec.Struct, tag_field="kind", tag="run"):
-    """Run this cell; ``number`` counts the connection's cells."""
+    """Run this cell, or the pair that it stands for; ``number`` counts the connection's jobs."""
 
     number: int
     cell: Cell
+    pair: Pair | None = None
 
 
 class Ask(msgspec.Struct, tag_field="kind", tag="ask"):
@@ -101,7 +103,7 @@ class Event(msgspec.Struct, tag_field="kind", tag="event"):
 
 
 class Result(msgspec.Struct, tag_field="kind", tag="result"):
-    """The cell's record, as JSON."""
+    """The record of the cell (or the pair), as JSON."""
 
     number: int
     record: msgspec.Raw

@@ -18,6 +18,7 @@ import msgspec
 
 from .. import codec, rungs
 from ..cell import Cell, Environment, Phase, Record, Verdict
+from ..pair import Pair, PairRecord, of_death
 from . import failure, processes
 from .protocol import Answers, Ask, Begin, ConnectionLost, Event, Hello, Reader, Result, Run, ToWorker, Welcome, send
 
@@ -42,6 +43,9 @@ class Session(Protocol):
 
     def run(self, cell: Cell, emit: Emit) -> Record:
         """Runs one cell; emits ``phase`` with ``{"phase": ..., "detail": kernel}`` whenever the phase changes."""
+
+    def run_pair(self, pair: Pair, emit: Emit) -> PairRecord:
+        """Runs one pair, emitting as ``run`` does."""
 
 
 def work(connection: socket.socket, hello: Hello, output: int, session: Session) -> NoReturn:
@@ -124,12 +128,15 @@ def _run(connection: socket.socket, session: Session, message: Run, pid: int) ->
                 phase = Phase(str(data.get("phase")))
         send(connection, Event(name, data, time.monotonic()))
 
+    record: Record | PairRecord
     try:
-        record = session.run(message.cell, emit)
+        record = session.run(message.cell, emit) if message.pair is None else session.run_pair(message.pair, emit)
     except SystemExit:
         raise  # a death like any other: what asked for it is not in a state to go on
     except BaseException as error:
         record = _error(message.cell, session.environment, phase, error)
+        if message.pair is not None:
+            record = of_death(record, message.pair)
     if os.getpid() != pid:
         os._exit(0)  # a fork that the cell made and let run on
     with contextlib.suppress(OSError, ValueError):

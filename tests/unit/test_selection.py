@@ -166,6 +166,19 @@ def test_nvidia_records_enter_no_row() -> None:
     )
 
 
+def test_what_is_very_slow_on_another_vendors_gpu_is_a_hint() -> None:
+    def elsewhere(*records: Record) -> list[Record]:
+        return [msgspec.structs.replace(r, environment=NVIDIA.id) for r in records]
+
+    slow = elsewhere(*timed("ROCM_ATTN", 620, 100), *timed("TRITON_ATTN", 100, 100))
+    table = derive(run_of(slow))
+    assert table.row == ()
+    (hint,) = table.hints
+    assert "ROCM_ATTN takes 6.2 times TRITON_ATTN's time in verify" in hint
+    assert derive(run_of(elsewhere(*timed("ROCM_ATTN", 490, 100), *timed("TRITON_ATTN", 100, 100)))).hints == ()
+    assert derive(run_of(timed("ROCM_ATTN", 9000, 100) + timed("TRITON_ATTN", 100, 100))).hints == ()
+
+
 def test_forced_cells_are_no_defaults() -> None:
     forced = [
         record(cell(target="device", backend="ROCM_AITER_FA", batch=b, force=Force.KERNEL_BLOCK, kernel_block=128))
@@ -397,6 +410,17 @@ def test_weaker_evidence_displaces_nothing() -> None:
     assert (silent.backend, "carried" in silent.marks) == ("ROCM_ATTN", True)
 
 
+def test_without_a_measurement_the_earlier_default_stays_unless_the_evidence_is_stronger() -> None:
+    both = run_of([*passing("TRITON_ATTN"), *passing("ROCM_AITER_UNIFIED_ATTN")])
+    assert row(derive(both, previous=previous("ROCM_AITER_UNIFIED_ATTN"))).backend == "ROCM_AITER_UNIFIED_ATTN"
+    weak = run_of([*passing("TRITON_ATTN"), *passing("ROCM_AITER_UNIFIED_ATTN", "offline:gfx942")])
+    earlier = previous("ROCM_AITER_UNIFIED_ATTN", rung="compiled")
+    assert row(derive(weak, previous=earlier)).backend == "TRITON_ATTN"
+    absent = run_of(passing("TRITON_ATTN"))
+    assert row(derive(absent, previous=previous("ROCM_AITER_UNIFIED_ATTN"))).backend == "ROCM_AITER_UNIFIED_ATTN"
+    assert row(derive(absent, previous=earlier)).backend == "TRITON_ATTN"
+
+
 def test_rows_without_evidence_now_are_carried() -> None:
     before = previous("ROCM_ATTN")
     assert "carried" in row(derive(previous=before)).marks
@@ -426,6 +450,16 @@ def test_the_python_mapping_runs() -> None:
     assert scope["default_backend"](*KEY._replace(block_size=16)) is None
     assert scope["PROVISIONAL"] == {tuple(KEY._replace(block_size=16)): "ROCM_ATTN"}
     assert scope["FAMILIES"]["minimax-m3-eagle3"]["num_kv_heads"] == 64
+
+
+def test_text_of_records_cannot_leave_its_string() -> None:
+    evil = "x\"'): raise SystemExit #\n\u2028"
+    records = [record(msgspec.structs.replace(r.cell, drafter=evil)) for r in passing("TRITON_ATTN")]
+    table = derive(run_of(records))
+    scope: dict[str, Any] = {}
+    exec(compile(defaults_python.draw(table, FAMILIES), "defaults.py", "exec"), scope)
+    assert list(scope["DEFAULTS"]) == [tuple(KEY._replace(drafter=evil))]
+    assert tomlfile.parse(defaults.to_toml(table).encode(), "a.toml").data["row"][0]["drafter"] == evil
 
 
 def _other_block(records: list[Record]) -> list[Record]:

@@ -179,7 +179,7 @@ def test_unknown_kind_is_named(tmp_path: Path) -> None:
     with open(path, "ab") as file:
         file.write(b'{"kind": "telemetry"}\n')
     assert store.read(path).problems == [
-        "line 2: unknown kind 'telemetry'; known: run, environment, started, record, end"
+        "line 2: unknown kind 'telemetry'; known: run, environment, started, record, pair, end"
     ]
 
 

@@ -1,0 +1,138 @@
+"""One pair from its set-up to its record: what vLLM decided, or where and why it refused, and what ran afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+
+from .. import summary
+from ..cell import Phase, Rung, Verdict
+from ..pair import Pair, PairRecord, SideRun, pair_id
+from ..rungs import reachable
+from . import failures, pair_cells, pair_facts, pair_setup, route, shims
+from .pair_setup import Trail
+
+Enter = Callable[[Phase, str], None]
+
+#: What vLLM says where every candidate lacks a package: nothing is known of the pair then.
+_MISSING = "required dependencies not available"
+
+
+def run(
+    pair: Pair, environment: str, kind: str, enter: Enter, phases: list[tuple[Phase, float]]
+) -> PairRecord:
+    """The record of ``pair`` on a target of ``kind``; whatever vLLM raises becomes its verdict.
+
+    ``enter`` is told each phase with what is being done; ``phases`` is the list that it fills.
+    """
+    started = datetime.now(timezone.utc)
+    shims.drain()
+    route.start()
+    trail, steps = Trail(), [(Phase.CONFIGURE, "")]
+
+    def entered(phase: Phase, step: str) -> None:
+        steps.append((phase, step))
+        enter(phase, step)
+
+    runs: list[SideRun] = []
+    failure = None
+    with pair_setup.runner_of(pair), pair_facts.questions() as asked:
+        try:
+            pair_setup.build(pair, trail, torch.device("cpu"), entered)
+        except Exception as error:
+            verdict, reasons = refusal(error)
+            failure = failures.describe(error)
+        else:
+            verdict, reasons = Verdict.PASS, ()
+        phase, step = steps[-1]
+        facts = _facts(pair, trail, asked)
+        if verdict is Verdict.PASS:
+            step = ""
+            objection = pair_facts.allow_list(pair, trail)
+            runs = list(pair_cells.run(pair, trail, kind, enter)) if pair.batches else []
+            if runs:
+                verdict, phase, reasons = of_runs(runs)
+            if objection:
+                said = f"the V1 proposer raises at the second draft step: {objection}"
+                verdict, phase, step, reasons = Verdict.ERROR, Phase.FORWARD, "second draft step", (said, *reasons)
+    ended = datetime.now(timezone.utc)
+    phases.append((Phase.TIME, time.monotonic()))
+    ran = bool(runs) and verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE)
+    return PairRecord(
+        pair_id=pair_id(pair),
+        pair=pair,
+        verdict=verdict,
+        rung=reachable(pair.target) if ran else Rung.DECLARED,
+        phase=phase,
+        environment=environment,
+        step=step,
+        reasons=reasons,
+        flags=tuple(sorted({flag for one in runs for flag in one.flags}, key=lambda flag: flag.value)),
+        failure=failure,
+        runs=tuple(runs),
+        shims=shims.drain(),
+        durations=_durations(phases),
+        started_at=started.isoformat(timespec="milliseconds"),
+        ended_at=ended.isoformat(timespec="milliseconds"),
+        **facts,
+    )
+
+
+def refusal(error: Exception) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict of a set-up that raised: refused by vLLM, short of a package, broken, or capmatrix's own fault."""
+    line = failures.first_line(error)
+    if isinstance(error, ImportError) or _MISSING in str(error):
+        return Verdict.UNAVAILABLE, (line,)
+    if not failures.in_the_stack(error) and not isinstance(error, ValueError):
+        return Verdict.UNVERIFIED, (f"unverified: capmatrix itself failed: {line}",)
+    if isinstance(error, ValueError):
+        # Configuration, selector, layout and kernel blocks all refuse with it; pydantic's errors are some too.
+        return Verdict.REJECTED, (_told(error),)
+    return Verdict.ERROR, (line,)
+
+
+def _told(error: Exception) -> str:
+    """The line of a refusal that says why; a validation error's first line only counts its errors."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if lines and "validation error" in lines[0] and len(lines) > 1:
+        return f"{type(error).__name__}: {lines[1].removeprefix('Value error, ')}"[:400]
+    return failures.first_line(error)
+
+
+def of_runs(runs: list[SideRun]) -> tuple[Verdict, Phase, tuple[str, ...]]:
+    """What the calls say together: the worst verdict, its phase, and its reasons with whose they are."""
+    verdict = summary.worst(one.verdict for one in runs)
+    mine = [one for one in runs if one.verdict is verdict]
+    reasons = tuple(
+        f"{one.role} {one.backend}, {one.batch}: {reason}" for one in mine for reason in one.reasons[:1]
+    )
+    return verdict, mine[0].phase, tuple(dict.fromkeys(reasons))
+
+
+def _facts(pair: Pair, trail: Trail, asked: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the record that say what set-up resolved, as far as it got."""
+    known = trail.config is not None
+    return {
+        "runner": "" if not known else "v2" if trail.uses_v2 else "v1",
+        "rules": pair_facts.rules(pair, trail),
+        "target_model": pair_facts.side(pair, trail, "target", asked["target"]),
+        "drafter": pair_facts.side(pair, trail, "drafter", asked["drafter"]),
+        "effective": pair_facts.effective(pair, trail),
+        "layout": trail.layout,
+        "layouts": trail.layouts,
+        "manager_block": int(trail.config.cache_config.block_size) if known else None,
+        "groups": pair_facts.groups(trail),
+        "graph_support": trail.graph_support,
+        "pool": pair_facts.pool(trail),
+    }
+
+
+def _durations(phases: list[tuple[Phase, float]]) -> dict[str, float]:
+    spent: dict[str, float] = {}
+    for (phase, since), (_, until) in zip(phases, phases[1:], strict=False):
+        spent[phase.value] = round(spent.get(phase.value, 0.0) + until - since, 4)
+    return spent
