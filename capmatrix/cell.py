@@ -253,7 +253,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``reasons`` are one line each, the first being the one a table shows. ``durations`` in seconds by
     phase. ``kernel_block`` is None when set-up did not get that far. ``times`` are measured kernel times, of
-    cells that passed. Points in time are UTC, ISO 8601.
+    cells that passed. ``repeats`` are the verdicts of a cell that was repeated because it was not as expected,
+    the first one first; where they differ the record is the worst one's. Points in time are UTC, ISO 8601.
     """
 
     cell_id: str
@@ -277,6 +278,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     durations: dict[str, float] = {}
     times: tuple[Timing, ...] = ()
     attempt: int = 1
+    repeats: tuple[Verdict, ...] = ()
     started_at: str = ""
     ended_at: str = ""
     version: int = RECORD_VERSION

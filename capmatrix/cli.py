@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__, commands_guard, commands_selection
+from . import __version__, commands_expect, commands_guard, commands_recommend, commands_selection
 from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
 
 if TYPE_CHECKING:
@@ -86,8 +86,11 @@ def pytest_arguments(arguments: argparse.Namespace, extra: Sequence[str]) -> lis
             words += [f"--{option.replace('_', '-')}", value]
     if arguments.force is not None:
         words.append(f"--force={arguments.force}")
-    if arguments.resume:
-        words.append("--resume")
+    for path in arguments.expectations:
+        words += ["--expectations", path]
+    for flag in ("resume", "rerun_unexpected"):
+        if getattr(arguments, flag):
+            words.append(f"--{flag.replace('_', '-')}")
     if arguments.keyword is not None:
         words += ["-k", arguments.keyword]
     return [*words, *extra]
@@ -95,17 +98,33 @@ def pytest_arguments(arguments: argparse.Namespace, extra: Sequence[str]) -> lis
 
 def cells(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix cells``: the ids of a matrix file's cells, or how many there are."""
-    from . import matrix, targets
+    from . import matrix, pairfile, targets
     from .codec import cell_id
 
     for target in arguments.target:
         targets.parse(target)
-    loaded = matrix.load(matrix_path(arguments.file))
+    path = matrix_path(arguments.file)
+    if pairfile.is_pair_file(path):
+        return _pairs(path, arguments)
+    loaded = matrix.load(path)
     how = {"preset": arguments.preset, "targets": arguments.target or targets.here(), "force": arguments.force}
     if arguments.count:
         print(matrix.count(loaded, **how))
     else:
         sys.stdout.writelines(f"{cell_id(cell)}\n" for cell in matrix.expand(loaded, **how))
+    return EXIT_OK
+
+
+def _pairs(path: Path, arguments: argparse.Namespace) -> int:
+    """The ids of a pair file's pairs, or how many there are."""
+    from . import pairfile, targets
+    from .pair import pair_id
+
+    found = pairfile.expand(pairfile.load(path), arguments.preset, arguments.target or targets.here())
+    if arguments.count:
+        print(len(found))
+    else:
+        sys.stdout.writelines(f"{pair_id(pair)}\n" for pair in found)
     return EXIT_OK
 
 
@@ -121,6 +140,7 @@ def show(arguments: argparse.Namespace, extra: list[str]) -> int:
         width=terminal.use_width(sys.stdout),
         color=terminal.use_color(sys.stdout),
         unfinished=found.started,
+        pairs=found.pairs,
     )
     sys.stdout.write(text)
     return EXIT_OK
@@ -138,7 +158,7 @@ def report(arguments: argparse.Namespace, extra: list[str]) -> int:
     else:
         from .report.table import build
 
-        built = build(found.records, found.environments, found.header, found.started)
+        built = build(found.records, found.environments, found.header, found.started, found.pairs)
         if arguments.format == "html":
             from .report import html
 
@@ -164,7 +184,8 @@ def explain(arguments: argparse.Namespace, extra: list[str]) -> int:
 
     found = _read(arguments.runs)
     width = terminal.use_width(sys.stdout)
-    sys.stdout.write(everything_of(arguments.cell, found.records, found.environments, found.header, width=width))
+    what = (arguments.cell, found.records, found.environments, found.header)
+    sys.stdout.write(everything_of(*what, width=width, pairs=found.pairs))
     return EXIT_OK
 
 
@@ -273,6 +294,19 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-n", dest="number", type=_number, default="auto", metavar="N", help="workers (default: auto)")
     one.add_argument("-k", dest="keyword", metavar="EXPR", help='cells to run, such as "ROCM_ATTN and b128-"')
     one.add_argument("--run-file", metavar="PATH", help="append records to PATH (default: under runs/)")
+    one.add_argument(
+        "--expectations",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder of expectations; repeatable; none: what backends declare "
+        "(default: expectations/ beside the matrix file)",
+    )
+    one.add_argument(
+        "--rerun-unexpected",
+        action="store_true",
+        help="repeat cells that are not as expected, alone, to tell a flake from a change",
+    )
     one.add_argument("--resume", action="store_true", help="finish --run-file, or the newest run of the matrix")
     one.add_argument("--aiter", metavar="PATH", help="use this AITER checkout rather than the installed one")
     one.add_argument("--triton-cache", metavar="DIR", help="keep compiled kernels in DIR")
@@ -300,7 +334,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--aiter", metavar="PATH", help="an AITER checkout to pack along")
 
     commands_selection.add_to(add)
+    commands_expect.add_to(add, matrix_path)
     commands_guard.add_to(add)
+    commands_recommend.add_to(add)
     add("doctor", doctor, "Say what this machine can run, and why not the rest.")
     return parser
 

@@ -1,4 +1,4 @@
-"""Commands about vLLM's own choices: default, guard, golden, recommend, exec."""
+"""Commands about vLLM's own choices: default, guard, golden."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import EXIT_OK, EXIT_UNEXPECTED, InputError
+from .tolerance import TOLERANCE, percent
+from .vocabulary import ARCHITECTURES
 
 if TYPE_CHECKING:
     from .defaults import Defaults
+    from .defaults_query import Selector
     from .family_question import Server
-
-#: By how many percent a default may be slower than the best.
-TOLERANCE = 10.0
+    from .golden import Snapshot
 
 Add = Callable[[str, Callable[[argparse.Namespace, list[str]], int], str], argparse.ArgumentParser]
 
@@ -38,7 +39,7 @@ def add_to(add: Add) -> None:
     one.add_argument("--table", required=True, metavar="FILE", help="a table that capmatrix derive wrote")
     one.add_argument("--arch", action="append", default=[], metavar="ARCH", help="only this architecture; repeatable")
     one.add_argument(
-        "--tolerance", type=_percent, default=TOLERANCE, metavar="PERCENT",
+        "--tolerance", type=percent, default=TOLERANCE, metavar="PERCENT",
         help=f"how much slower than the best a default may be (default: {TOLERANCE:g}%%)",
     )  # fmt: skip
     _add_server(one)
@@ -46,6 +47,12 @@ def add_to(add: Add) -> None:
     one.add_argument("--max-age", metavar="AGE", help="rows whose evidence is older, such as 90d, are stale")
     one.add_argument("--ignore-stale", action="store_true", help="what stale rows contradict fails nothing")
     one.add_argument("-v", "--verbose", action="store_true", help="details of every row and choice")
+
+    one = add("golden", golden, "Compare all of vLLM's choices to the committed snapshot; exit 1 where any changed.")
+    one.add_argument("--update", action="store_true", help="write the snapshot of the installed vLLM instead")
+    one.add_argument("--file", metavar="FILE", help="the snapshot (default: that of the installed vLLM, or the newest)")
+    one.add_argument("--arch", action="append", default=[], metavar="ARCH", help="only this architecture; repeatable")
+    one.add_argument("--aiter", default="", metavar="PATH", help="this AITER checkout; none: leave out AITER's lines")
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
@@ -116,6 +123,70 @@ def guard(arguments: argparse.Namespace, extra: list[str]) -> int:
     return EXIT_UNEXPECTED if room.failed(findings, chosen, ignore_stale=arguments.ignore_stale) else EXIT_OK
 
 
+def golden(arguments: argparse.Namespace, extra: list[str]) -> int:
+    """``capmatrix golden``: the snapshot of vLLM's choices, made or compared."""
+    from pathlib import Path
+
+    from . import archs
+    from . import golden as room
+    from .report import golden as report
+
+    for arch in arguments.arch:
+        archs.get(arch)
+    if arguments.update and arguments.arch:
+        raise InputError("a snapshot holds every architecture", key="--arch", value=arguments.arch[0])
+    wanted = tuple(arguments.arch) or ARCHITECTURES
+    made = _snapshot(arguments.aiter, wanted)
+    given = Path(arguments.file) if arguments.file else None
+    own = room.path_of(made.vllm)
+    if arguments.update:
+        path = given or own
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(room.dumps(made), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write: {error.strerror or error}", file=path) from None
+        print(f"{path}: {len(made.choices)} choices of vllm {made.vllm}")
+        return EXIT_OK
+    against = given or (own if own.is_file() else room.newest())
+    if against is None:
+        raise InputError("there is no snapshot to compare to; make one with --update", key="--file")
+    old = room.load(against)
+    kept = {k: v for k, v in old.choices.items() if k.split(" ")[0] in wanted}
+    changes = room.compare(room.Snapshot(old.vllm, kept, old.aiter), made)
+    sys.stdout.write(report.draw(old, made, changes, str(against)))
+    return EXIT_UNEXPECTED if changes else EXIT_OK
+
+
+def _snapshot(aiter: str, archs: Sequence[str]) -> Snapshot:
+    """Ask everything: one round of servers that find no AITER, one of those that do, where there is one."""
+    from . import golden as room
+    from .defaults_query import Selector
+
+    choices: dict[str, str] = {}
+    vllm, with_aiter = "", False
+    for has_aiter in (False, True):
+        if has_aiter and aiter == "none":
+            break
+        lines = [line for s in room.SETTINGS if s.aiter is has_aiter for line in room.lines(s, archs)]
+        with Selector(aiter if has_aiter else "none") as selector:
+            if has_aiter and not _finds_aiter(selector, archs[0]):
+                break
+            answers = selector.ask(question for line in lines for _, question in line.questions)
+            vllm = selector.versions()["vllm"]
+        with_aiter = has_aiter
+        choices |= {line.key: room.value(line, answers) for line in lines}
+    return room.Snapshot(vllm, choices, with_aiter)
+
+
+def _finds_aiter(selector: Selector, arch: str) -> bool:
+    from .cell import Geometry
+    from .questions import Question
+
+    selector.ask([Question(arch, Geometry(8, 1, 128))])
+    return bool(selector.versions()["aiter"])
+
+
 def _aged(table: Defaults, max_age: str | None, vllm: str) -> Defaults:
     """The table with stale rows marked: against the vLLM that answered, and the age allowed."""
     from datetime import datetime, timezone
@@ -137,16 +208,6 @@ def _server(arguments: argparse.Namespace) -> Server:
         dcp=arguments.dcp,
         switches=switch_pairs(arguments.switch),
     )
-
-
-def _percent(text: str) -> float:
-    try:
-        found = float(text.strip().removesuffix("%"))
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage")
-    return found
 
 
 def _positive(text: str) -> int:

@@ -130,4 +130,3 @@ def _exchange(connection: session.Connection, number: int, questions: Sequence[Q
     if len(found) != len(questions):
         raise QueryError(f"{len(questions)} questions, {len(found)} answers")
     return found
-

@@ -27,6 +27,9 @@ ForceArgument = bool | str | Force | Iterable[str | Force] | None
 _PLAIN = ("backend", "block_size", "kv_cache_dtype", "dtype", "execution", "runner", "scales")
 _PER_DRAFTER = ("tp", "num_speculative_tokens", "batch")
 
+# Kinds of targets where every token costs: short batches, few heads.
+_SLOW = ("interpreter", "emulator")
+
 
 class _Setup(NamedTuple):
     """What cells that share layer and cache have in common, but for target and force."""
@@ -236,7 +239,7 @@ def _box(matrix: Matrix, part: Product, box: Product, target: str) -> Iterator[t
     on_this = _mask_of(rules, "target", target, lambda values: on_target(values, target)) & everything
     plain = [box.axes[name] for name in _PLAIN]
     plain_masks = [[_mask_of(rules, name, v) for v in box.axes[name]] for name in _PLAIN]
-    max_kv_heads = part.max_kv_heads if target.startswith("interpreter") else None
+    max_kv_heads = part.max_kv_heads if target.startswith(_SLOW) else None
     for switches in box.axes["switches"]:
         for drafter in box.axes["drafter"]:
             family = matrix.families[cast(str, drafter)]
@@ -295,7 +298,7 @@ def _cells(
     matrix: Matrix, target: str, setup: _Setup, members: Iterable[_Member], forces: Iterable[Force]
 ) -> Iterator[Cell]:
     family = matrix.families[setup.drafter]
-    lengths = "short" if target.startswith("interpreter") else "full"
+    lengths = "short" if target.startswith(_SLOW) else "full"
     switches = matrix.switches[setup.switches]
     for force in forces:
         kernel_block = setup.block_size if force is Force.KERNEL_BLOCK else None

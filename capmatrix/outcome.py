@@ -39,10 +39,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """The committed verdicts for a cell; more than one for a known flake. ``reason`` says why they differ."""
+    """The committed verdicts for a cell; more than one for a known flake.
+
+    ``reason`` says why they differ from the declared, ``link`` where it is reported, ``where`` its file and line.
+    """
 
     verdicts: tuple[Verdict, ...]
     reason: str = ""
+    link: str = ""
+    where: str = ""
 
 
 def declared(record: Record) -> bool | None:
@@ -62,6 +67,11 @@ def told(record: Record) -> bool:
     return ran and record.rung is not Rung.DECLARED
 
 
+def flaky(record: Record) -> bool:
+    """Whether repeating the cell gave different verdicts."""
+    return len(set(record.repeats)) > 1
+
+
 def reason(record: Record) -> str:
     """The one line that says why the verdict is what it is; the verdict itself where nothing else is known."""
     if record.reasons:
@@ -78,6 +88,8 @@ def one_line(text: str) -> str:
 
 def outcome(record: Record, expectation: Expectation | None = None) -> Outcome:
     """The pytest outcome of a record; see the module's words for what it is compared to."""
+    if flaky(record) and not (expectation is not None and set(record.repeats) <= set(expectation.verdicts)):
+        return Outcome(Kind.FAILED, _flake(record, expectation))
     if record.verdict in UNTOLD:
         return Outcome(Kind.SKIPPED, f"{record.verdict.value}: {reason(record)}")
     if expectation is not None:
@@ -85,9 +97,17 @@ def outcome(record: Record, expectation: Expectation | None = None) -> Outcome:
     return _against_declaration(record)
 
 
+def _flake(record: Record, expectation: Expectation | None) -> str:
+    seen = ", ".join(v.value for v in record.repeats)
+    wanted = f"; expected {' or '.join(v.value for v in expectation.verdicts)}" if expectation is not None else ""
+    return f"flaky: {seen}, one run after the other{wanted}: {reason(record)}"
+
+
 def _against_expectation(record: Record, expectation: Expectation) -> Outcome:
     wanted = " or ".join(v.value for v in expectation.verdicts)
-    because = f" ({one_line(expectation.reason)})" if expectation.reason else ""
+    parts = (expectation.reason, expectation.link, expectation.where)
+    said = ", ".join(one_line(part) for part in parts if part)
+    because = f" ({said})" if said else ""
     if record.verdict not in expectation.verdicts:
         unexpected = "unexpected pass" if record.verdict is Verdict.PASS else f"unexpected {record.verdict.value}"
         detail = "" if record.verdict is Verdict.PASS else f": {reason(record)}"

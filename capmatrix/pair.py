@@ -69,11 +69,11 @@ class SideFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What vLLM made of one side.
 
     ``backends``: layers by the backend they resolved to, registry names; ``kinds``: layers by the class of
-    their KV cache spec. ``how``: ``explicit``, ``inherited`` (the target's), ``automatic``. ``order`` are the
-    valid backends, first choice first, and ``rejections`` the reasons of the others, as the selector was asked
-    for this side's attention. ``kv_cache_dtype`` is the layer's own. ``metadata`` are metadata classes.
-    ``native_path``: whether ROCM_ATTN keeps its native kernels in the resolved layout (None: not ROCM_ATTN),
-    and ``native_reason`` why.
+    their KV cache spec. ``how``: ``explicit``, ``inherited`` (the target's), ``automatic``, or ``ignored`` (what
+    was asked for). ``order`` are the valid backends, first choice first, and ``rejections`` the reasons of the
+    others, as the selector was asked for this side's attention. ``kv_cache_dtype`` is the layer's own;
+    ``metadata`` are metadata classes. ``native_path``: whether ROCM_ATTN keeps its native kernels in the
+    resolved layout (None: not ROCM_ATTN), and ``native_reason`` why.
     """
 
     model_class: str = ""

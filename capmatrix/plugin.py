@@ -21,17 +21,27 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     from .pytest_plugin.arguments import command_line, mentions_matrix
 
     if mentions_matrix(command_line(early_config, args), early_config.invocation_params.dir):
+        from .pytest_plugin import guard_items
         from .pytest_plugin.options import add_options
 
         add_options(parser)
+        guard_items.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the rest of the plugin, where matrices are asked for."""
+    """Register the rest of the plugin, where matrices or derived tables are asked for."""
     if _wanted(config):
         from .pytest_plugin.session import MatrixPlugin
 
         config.pluginmanager.register(MatrixPlugin(config), "capmatrix-session")
+    if hasattr(config.option, _MARK):
+        from .pytest_plugin.arguments import table_files
+
+        tables = table_files(config.args, config.invocation_params.dir)
+        if tables:
+            from .pytest_plugin.guard_items import plugin_for
+
+            config.pluginmanager.register(plugin_for(config, tables), "capmatrix-guard")
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)

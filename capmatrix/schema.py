@@ -16,6 +16,7 @@ from typing import Any
 from . import archs, axes, drafters, matrix, paths, published, targets, vocabulary
 from .axes import AXES, PROPERTIES, Axis
 from .cell import Role
+from .schema_expectations import expectations_schema
 from .tomlcheck import MAX_TEXT
 
 Schema = dict[str, Any]
@@ -163,6 +164,7 @@ def files() -> dict[str, str]:
         "matrix.schema.json": matrix_schema(),
         "drafter.schema.json": drafter_schema(),
         "published.schema.json": published_schema(),
+        "expectations.schema.json": expectations_schema(),
     }
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in made.items()}
 

@@ -36,7 +36,8 @@ class Run(msgspec.Struct):
 
     ``header``: of the first ``run`` line (empty when it is missing). ``environments`` by id.
     ``records``: one per cell, the highest attempt, later lines winning ties, in order of first
-    appearance. ``pairs``: the same of pairs. ``started``: cells and pairs begun whose attempt has no record, in order. ``attempts``: highest
+    appearance. ``pairs``: the same of pairs.
+    ``started``: those begun whose attempt has no record, in order. ``attempts``: highest
     attempt begun or recorded, by cell id. ``summary``: of the last ``end`` line, None while a run is
     unfinished. ``problems``: one line each with its line number.
     """

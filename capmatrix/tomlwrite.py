@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -21,6 +21,12 @@ def dumps(data: Mapping[str, Any]) -> str:
     lines: list[str] = []
     _table(lines, (), data)
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def plain(values: Iterable[Any]) -> Any:
+    """Values as a file has them: one by itself, several as a list, numbers by size before words by alphabet."""
+    found = sorted(values, key=lambda v: (isinstance(v, str), v if not isinstance(v, str) else 0, str(v)))
+    return found[0] if len(found) == 1 else found
 
 
 def _table(lines: list[str], path: tuple[str, ...], data: Mapping[str, Any]) -> None:

@@ -53,9 +53,10 @@ class Range(msgspec.Struct, frozen=True):
         """The versions in both; None where there are none. Exact but for gaps between two neighbouring versions."""
         low = _tighter(self.low, other.low, low=True)
         high = _tighter(self.high, other.high, low=False)
-        if low is not None and high is not None:
-            if low.version > high.version or (low.version == high.version and not (low.closed and high.closed)):
-                return None
+        if low is None or high is None:
+            return Range(low, high)
+        if low.version > high.version or (low.version == high.version and not (low.closed and high.closed)):
+            return None
         return Range(low, high)
 
     def within(self, other: Range) -> bool:

@@ -21,6 +21,10 @@ class Banded(NamedTuple):
     whole: torch.Tensor
     before: torch.Tensor
 
+    def given(self) -> torch.Tensor:
+        """The buffer as it was when the kernel got it."""
+        return self.before[ROWS : ROWS + self.view.shape[0]].view(self.view.dtype)
+
 
 def around(name: str, x: torch.Tensor) -> Banded:
     """A contiguous copy of ``x`` (rows, ...) with a band before and behind."""

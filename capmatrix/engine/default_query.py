@@ -107,7 +107,7 @@ class _Configured(msgspec.Struct, frozen=True):
     """A layer's configuration as the server or the drafter's loader leaves it, or the answer where it failed."""
 
     config: Any = None
-    facts: dict[str, str] = {}
+    facts: dict[str, Any] = {}
     failed: Answer | None = None
 
 
@@ -124,6 +124,7 @@ def _preload() -> None:
             ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
     for name in query_models.STAND_INS:
         ModelRegistry.register_model(name, plain)
+    query_models.read_each_config_once()
     _import_compiler()
     _paths()
 
@@ -168,7 +169,7 @@ def _paths() -> dict[str, str]:
 def _configure(question: Question) -> _Configured:
     from . import draft_loader, query_models
 
-    facts: dict[str, str] = {}
+    facts: dict[str, Any] = {}
     stage = "configure"
     try:
         with query_models.runner_set(question.runner):

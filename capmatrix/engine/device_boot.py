@@ -52,10 +52,19 @@ class ImportDriver(DriverBase):
         raise RuntimeError("nothing is launched in a worker server")
 
 
+_lazy_init = torch.cuda._lazy_init
+
+
+def _not_yet() -> None:
+    raise RuntimeError("the GPU is not to be touched before the workers are forked")
+
+
 def prepare(arch: str) -> tuple[str, ...]:
     """After torch and triton, before vLLM. ``arch``: the ROCm identity of an NVIDIA GPU, or empty."""
     from triton.runtime import driver
 
+    # What asks the GPU while it is imported fails there, and is imported again by the cell that needs it.
+    torch.cuda._lazy_init = _not_yet
     driver.set_active(ImportDriver(_compiled_for(arch)))
     if not arch:
         return ()
@@ -139,6 +148,7 @@ def take() -> torch.device:
 
     from . import device_route
 
+    torch.cuda._lazy_init = _lazy_init
     torch.cuda.set_device(0)
     driver.reset_active()
     device_route.install()

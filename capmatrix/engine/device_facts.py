@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..workers import slots
-
-_KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+from .kfd import amd_architecture
 
 
 def hardware() -> dict[str, Any]:
@@ -46,29 +44,6 @@ def compute_capability() -> tuple[int, int]:
     """Of the first visible NVIDIA GPU. Raises what NVML raises."""
     major, minor = _nvml(lambda nvml: nvml.nvmlDeviceGetCudaComputeCapability(_handle(nvml)))
     return int(major), int(minor)
-
-
-def amd_architecture() -> str:
-    """``gfx942`` and the like, of the first GPU in the kernel driver's topology; empty where there is none."""
-    with contextlib.suppress(OSError):
-        for node in sorted(_KFD_NODES.iterdir(), key=lambda p: int(p.name) if p.name.isdigit() else -1):
-            name = gfx_name((node / "properties").read_text())
-            if name:
-                return name
-    return ""
-
-
-def gfx_name(properties: str) -> str:
-    """The architecture that a KFD node's ``properties`` name: gfx_target_version 90402 is gfx942.
-
-    The number is major * 10000 + minor * 100 + stepping (linux, drivers/gpu/drm/amd/amdkfd/kfd_device.c),
-    the stepping in hexadecimal in the name: 90010 is gfx90a.
-    """
-    found = re.search(r"^gfx_target_version\s+(\d+)", properties, re.MULTILINE)
-    number = int(found.group(1)) if found else 0
-    if not number:
-        return ""
-    return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
 
 
 def _amd() -> dict[str, Any]:

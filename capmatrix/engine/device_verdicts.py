@@ -27,6 +27,15 @@ def of_exception(error: Exception, phase: Phase, *, posing: bool) -> tuple[Verdi
     return None
 
 
+def foreign(backend: str) -> str:
+    """Why the platform of a GPU under its own identity has no such backend; empty where it may."""
+    from vllm.platforms import current_platform
+
+    if current_platform.is_rocm() or not backend.startswith("ROCM_"):
+        return ""
+    return f"{backend} is a backend of vLLM's ROCm platform; device:<arch> runs its portable path on an NVIDIA GPU"
+
+
 def limit_of_this_gpu(error: BaseException) -> bool:
     """Whether Triton could not compile the kernel for, or fit it on, the GPU at hand."""
     from triton.compiler.errors import CompilationError

@@ -12,6 +12,7 @@ from typing import Any
 from .. import archs, codec
 from ..cell import Environment
 from ..targets import Target
+from . import Unavailable
 
 
 def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, ...]) -> Environment:
@@ -36,6 +37,10 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
 
         versions |= device_facts.versions()
     commits = {}
+    seen = hardware() | (device_facts.hardware() if on_device else {"gpu": "none used"})
+    if target.emulated:
+        told = emulated(seen, versions, commits)
+        seen, extensions = told[0], (*extensions, told[1])
     aiter = aiter_loader.describe()
     if aiter.get("version"):
         versions["aiter"] = aiter["version"]
@@ -49,13 +54,31 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
         target=target.name,
         versions=versions,
         commits=commits,
-        hardware=hardware() | device_facts.hardware() if on_device else hardware() | {"gpu": "none used"},
+        hardware=seen,
         identity=_device_identity(target) if on_device else _identity(target),
         switches=dict(sorted(switches.items())),
         extensions=extensions,
     )
     digest = hashlib.sha256(codec.encode(unnamed)).hexdigest()[:12]
     return Environment(**{f: getattr(unnamed, f) for f in unnamed.__struct_fields__} | {"id": digest})
+
+
+def emulated(
+    seen: Mapping[str, Any], versions: dict[str, str], commits: dict[str, str]
+) -> tuple[dict[str, Any], str]:
+    """What is said of an emulated GPU: its hardware facts and a line for people; the emulator's version is added."""
+    from . import emulator
+
+    found = emulator.here()
+    if found is None:
+        raise Unavailable("this process does not run under ROCm's emulator")
+    version, commit = emulator.installed_version(found)
+    versions[found.name] = version or "unknown"
+    if commit:
+        commits[found.name] = commit
+    told = emulator.undisguised(seen, found)
+    how = ", ".join(str(v) for k, v in told["emulator"].items() if k in ("mode", "exec_mode", "config"))
+    return told, f"{found.name} {versions[found.name]}: the GPU is emulated ({how})"
 
 
 def _vllm_commit() -> str:

@@ -90,7 +90,7 @@ Called = tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[bands.Banded], lis
 def _dense_call(layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Called:
     with _banded_buffers(layer) as (read, written):
         output = layer(q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape[0], -1, layer.head_size)
-    return output, read[0].view.clone() if read else q, native_ops.claimed_rows(output), read, written
+    return output, read[0].given() if read else q, native_ops.claimed_rows(output), read, written
 
 
 def _latent_call(layer: Any, q: torch.Tensor, rows: torch.Tensor, v: torch.Tensor) -> Called:

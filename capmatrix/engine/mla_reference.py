@@ -85,7 +85,7 @@ def softmax_scale(cell: Cell) -> float:
 def _absorbed(cell: Cell, absorbed: Absorbed, here: slice, rows: torch.Tensor, model: torch.dtype) -> _Result:
     """Over the latent itself."""
     rank = mla_inputs.widths(cell.geometry).kv_lora_rank
-    _, w_uv = mla_inputs.up_projections(cell.geometry, model)
+    _, w_uv = mla_inputs.up_projections(cell.geometry, model, rows.device)
     latent, budget = rows[:, 0, :rank], absorbed.budget
     value = torch.einsum("kl,lhv->khv", latent, w_uv)
     q = absorbed.query[here].double() * absorbed.scale
@@ -108,7 +108,7 @@ def _absorbed(cell: Cell, absorbed: Absorbed, here: slice, rows: torch.Tensor, m
 def _projected(cell: Cell, q: torch.Tensor, rows: torch.Tensor, stored: torch.dtype) -> _Result:
     """Over keys and values projected up."""
     m = mla_inputs.widths(cell.geometry)
-    w_uk, w_uv = mla_inputs.up_projections(cell.geometry, q.dtype)
+    w_uk, w_uv = mla_inputs.up_projections(cell.geometry, q.dtype, rows.device)
     latent, rope = rows[:, 0, : m.kv_lora_rank], rows[:, :, m.kv_lora_rank :]
     key = torch.cat((torch.einsum("kl,lhp->khp", latent, w_uk), rope.expand(-1, cell.geometry.num_heads, -1)), dim=-1)
     value = torch.einsum("kl,lhv->khv", latent, w_uv)

@@ -47,7 +47,8 @@ def config_json(geometry: Geometry, dtype: str, max_model_len: int) -> dict[str,
     return common | {
         "architectures": ["DeepseekV2ForCausalLM"],
         "model_type": "deepseek_v2",
-        "hidden_size": 256,
+        # transformers insists on a multiple of the heads.
+        "hidden_size": 32 * geometry.num_heads,
         "num_key_value_heads": geometry.num_heads,
         "kv_lora_rank": mla.kv_lora_rank,
         "q_lora_rank": mla.q_lora_rank,

@@ -96,9 +96,10 @@ def _how(pair: Pair, role: str, asked: list[Question]) -> str:
     own = pair.target_model if role == "target" else pair.drafter
     if not asked:
         return ""
-    if asked[0].backend is None:
-        return "automatic"
-    return "explicit" if own.backend is not None else "inherited"
+    told = asked[0].backend
+    if own.backend is not None:
+        return "explicit" if told is not None and told.name == own.backend else "ignored"
+    return "automatic" if told is None else "inherited"
 
 
 def _choice(asked: list[Question]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
@@ -250,8 +251,8 @@ def effective(pair: Pair, trail: Trail) -> dict[str, Any]:
     return found
 
 
-def rules(pair: Pair, trail: Trail) -> tuple[str, ...]:
-    """What the chosen runner does about the drafter, one sentence each; the first that refuses says so."""
+def rules(pair: Pair, trail: Trail, drafted: list[Question]) -> tuple[str, ...]:
+    """What the chosen runner does about the drafter, one sentence each; ``drafted`` are the drafter's questions."""
     if trail.config is None:
         return ()
     v2 = trail.uses_v2
@@ -261,8 +262,13 @@ def rules(pair: Pair, trail: Trail) -> tuple[str, ...]:
         said.append("the drafter never inherits the target's backend (_create_draft_vllm_config)")
     elif method in ("dflash", "dspark"):
         said.append(f"{method} selects its own backend; only what speculative_config names is passed on")
+    elif method == "draft_model":
+        said.append("a draft model takes the target's backend, whatever is asked (StandaloneARSpeculator)")
     else:
         said.append("an unset drafter backend inherits the target's (apply_draft_overrides)")
+    if pair.drafter.backend is not None and drafted and _how(pair, "drafter", drafted) == "ignored":
+        got = getattr(drafted[0].backend, "name", "its own choice")
+        said.append(f"the backend asked for the drafter, {pair.drafter.backend}, is dropped: {got}")
     refusal = allow_list(pair, trail)
     if v2:
         said.append("no allow-list of metadata classes")

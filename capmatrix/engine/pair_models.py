@@ -1,7 +1,7 @@
 """Tiny models that are true in shape: configs with a side's attention geometry, layer kinds and states, nothing else.
 
-Hidden sizes, vocabularies and experts are as small as the model classes allow; what decides KV cache specs, groups and
-backends (heads of a rank, head sizes, windows, sinks, latent widths, recurrent states, kinds of layers) is the side's own.
+Hidden sizes, vocabularies and experts are as small as the model classes allow; what decides KV cache specs, groups
+and backends is the side's own: heads of a rank, head sizes, windows, sinks, latent widths, states, kinds of layers.
 Layers are fewer than a real model has, in the same order of kinds.
 """
 
@@ -190,7 +190,7 @@ def _eagle(side: Side) -> dict[str, Any]:
 
 
 def _dflash(side: Side) -> dict[str, Any]:
-    # Five layers, of which four slide where the family's target is a hybrid (SpecForge configs/qwen3.6-27b-dflash.json).
+    # Five layers, of which four slide where the family does (SpecForge configs/qwen3.6-27b-dflash.json).
     window = side.geometry.sliding_window
     kinds = ["sliding_attention"] * 4 + ["full_attention"] if window else ["full_attention"] * 5
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -9,7 +10,6 @@ from typing import Any
 
 import torch
 
-from .. import summary
 from ..cell import Phase, Rung, Verdict
 from ..pair import Pair, PairRecord, SideRun, pair_id
 from ..rungs import reachable
@@ -17,6 +17,18 @@ from . import failures, pair_cells, pair_facts, pair_setup, route, shims
 from .pair_setup import Trail
 
 Enter = Callable[[Phase, str], None]
+
+#: Verdicts of calls, that of the pair first: nothing that could not be told makes a pass.
+_WEIGHT = (
+    Verdict.WRONG,
+    Verdict.CRASH,
+    Verdict.TIMEOUT,
+    Verdict.ERROR,
+    Verdict.UNVERIFIED,
+    Verdict.UNAVAILABLE,
+    Verdict.REJECTED,
+    Verdict.PASS,
+)
 
 #: What vLLM says where every candidate lacks a package: nothing is known of the pair then.
 _MISSING = "required dependencies not available"
@@ -105,7 +117,7 @@ def _told(error: Exception) -> str:
 
 def of_runs(runs: list[SideRun]) -> tuple[Verdict, Phase, tuple[str, ...]]:
     """What the calls say together: the worst verdict, its phase, and its reasons with whose they are."""
-    verdict = summary.worst(one.verdict for one in runs)
+    verdict = min((one.verdict for one in runs), key=_WEIGHT.index)
     mine = [one for one in runs if one.verdict is verdict]
     reasons = tuple(
         f"{one.role} {one.backend}, {one.batch}: {reason}" for one in mine for reason in one.reasons[:1]
@@ -118,7 +130,7 @@ def _facts(pair: Pair, trail: Trail, asked: dict[str, Any]) -> dict[str, Any]:
     known = trail.config is not None
     return {
         "runner": "" if not known else "v2" if trail.uses_v2 else "v1",
-        "rules": pair_facts.rules(pair, trail),
+        "rules": pair_facts.rules(pair, trail, asked["drafter"]),
         "target_model": pair_facts.side(pair, trail, "target", asked["target"]),
         "drafter": pair_facts.side(pair, trail, "drafter", asked["drafter"]),
         "effective": pair_facts.effective(pair, trail),
@@ -133,6 +145,6 @@ def _facts(pair: Pair, trail: Trail, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _durations(phases: list[tuple[Phase, float]]) -> dict[str, float]:
     spent: dict[str, float] = {}
-    for (phase, since), (_, until) in zip(phases, phases[1:], strict=False):
+    for (phase, since), (_, until) in itertools.pairwise(phases):
         spent[phase.value] = round(spent.get(phase.value, 0.0) + until - since, 4)
     return spent

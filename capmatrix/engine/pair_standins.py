@@ -119,7 +119,7 @@ def _image_processors_importable() -> Iterator[None]:
         yield
         return
     added = []
-    for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms.functional"):
+    for name in ("torchvision", *(f"torchvision.transforms{part}" for part in ("", ".v2", ".functional"))):
         module = _Names(name)
         module.__path__ = []
         module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)

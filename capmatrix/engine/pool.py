@@ -18,7 +18,7 @@ _NAN_BYTE = {
 
 
 #: Bytes of a storage that are filled and watched at its start and at its end; smaller ones are as a whole.
-WATCHED = 1 << 28
+WATCHED = 1 << 26
 
 
 class Snapshot(NamedTuple):

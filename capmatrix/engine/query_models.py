@@ -7,6 +7,7 @@ shared by all questions that set the same things.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
@@ -186,6 +187,27 @@ def configure(question: Question) -> Any:
     if not question.geometry.causal and question.method not in ("dflash", "dspark"):
         config.attention_config.use_non_causal = True
     return config
+
+
+def read_each_config_once() -> None:
+    """Have vLLM parse a config.json once a process: Transformers takes half of a configuration's time for it.
+
+    What vLLM gets is a copy of its own, since it writes into it.
+    """
+    from vllm.transformers_utils.config import HFConfigParser
+
+    parse = HFConfigParser.parse
+    parsed: dict[str, Any] = {}
+    kept: list[Any] = []  # a function of the arguments is known by its address, so it must stay where it is
+
+    def once(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        key = repr((str(model), args, sorted(kwargs.items())))
+        if key not in parsed:
+            parsed[key] = parse(self, model, *args, **kwargs)
+            kept.append((args, kwargs))
+        return copy.deepcopy(parsed[key])
+
+    HFConfigParser.parse = once
 
 
 @contextmanager

@@ -18,7 +18,8 @@ model of a rounding error in N. J. Higham, "Accuracy and Stability of Numerical 
 spread is sub-Gaussian with its own variance, so the norm of a row's error exceeds ``CONFIDENCE`` standard
 deviations with a probability below 2 exp(-CONFIDENCE²/2) = 8e-6 even where one direction takes it all. The
 output's own rounding needs no probability: its norm is at most u times that of the row. Flushed P lose weight
-in one direction, so they count in full, with the sign of their values.
+in one direction, so they count in full, with the sign of their values. Roundings count as independent, which
+holds for the drawn inputs that cells are judged on, not for many equal keys.
 """
 
 from __future__ import annotations
@@ -198,9 +199,9 @@ def attend(
     out = torch.einsum("hqk,khd->hqd", weight, v)
 
     # Errors of a weight: its own rounding, the floor below P's normal numbers, and its logit's error.
-    floor = torch.minimum(weight, budget.p_floor / total) * may
+    floor = torch.minimum(weight, budget.p_floor / total)
     own = weight**2 * (budget.p**2 * rounded + budget.v**2 + 3 * _U_EXP**2) / 3
-    own = own + (budget.p_floor / total) ** 2 / 3 * may
+    own = own + floor**2 / 3
     products = torch.einsum("qhd,khd->hqk", q**2, k**2) * scale**2
     reach = (logits.abs() + top.abs()).masked_fill(~may, 0.0)
     logit_error = products * ((budget.k**2 + budget.q**2) / 3 + 8 * U_FP32**2) + (4 * U_FP32 * reach) ** 2
@@ -211,7 +212,8 @@ def attend(
     square = square - 2 * out * torch.einsum("hqk,khd->hqd", moved, v) + out**2 * moved.sum(-1, keepdim=True)
     summed = k.shape[0] * U_FP32**2 * torch.einsum("hqk,khd->hqd", weight, v.abs()) ** 2
     summed = summed + _merged(weight, v, budget)
-    flushed = torch.einsum("hqk,khd->hqd", floor, v)
+    # P of a lower running maximum is larger: what is flushed is below the floor in the end as well.
+    flushed = torch.einsum("hqk,khd->hqd", weight * (weight * total <= budget.p_floor), v)
     return Attended(out, square.clamp_min(0) + summed, weight, flushed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -124,8 +125,12 @@ class Session:
         return aiter_support.classify(cell.backend, self._aiter, findings.get("failure"), vllm)
 
     def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
-        from . import mla, route, verdicts
+        from . import device_verdicts, mla, route, verdicts
 
+        foreign = device_verdicts.foreign(cell.backend) if self.target.kind == "device" else ""
+        if foreign:
+            findings["reasons"] = (foreign,)
+            return Verdict.UNAVAILABLE
         findings["claims"] = self._claims(cell)
         validation = findings["claims"][0]
         if validation.accepts is False and cell.force is not Force.VALIDATION:
@@ -161,6 +166,8 @@ class Session:
         key = codec.setup_key(cell), cell.lengths
         if self._shared is None or self._shared[0] != key:
             self._shared = None
+            # A set-up is full of cycles, and its buffers are large: another must not wait for the collector.
+            gc.collect()
             self._shared = key, setup.build(cell, self._device, self._enter)
         return self._shared[1]
 

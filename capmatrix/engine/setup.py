@@ -16,11 +16,10 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec, init_attn_backend, init_kv_cache
-from vllm.v1.worker.workspace import init_workspace_manager, reset_workspace_manager
 
 from .. import batches
 from ..cell import Cell, Phase
-from . import layers, model_config
+from . import layers, model_config, workspace
 from .forcing import forced
 from .inputs import blocks_needed
 
@@ -66,9 +65,7 @@ def build(cell: Cell, device: torch.device, enter: Callable[[Phase], None]) -> S
             enter(Phase.SELECT)
             layer = layers.make(cell, config, device)
             enter(Phase.BUILD)
-            # As vLLM's worker does before it builds metadata; a set-up of ours is a worker of its own.
-            reset_workspace_manager()
-            init_workspace_manager(device)
+            workspace.start(device)
             return _build_cache(cell, config, layer, device)
 
 

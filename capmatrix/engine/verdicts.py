@@ -60,22 +60,26 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     accuracy = judge.accuracy_check(cell, setup, batch, random, outcome, "nan")
     if accuracy is not None:
         checks.append(accuracy)
-    if _failed(checks, "forward"):
+    only_nan = False
+    # A first call that is off while the next is right is a matter of its being the first, not of NaN.
+    if _failed(checks, "forward") and not _failed(checks, "repeat"):
         finite: list[Check] = []
         for fill in ("zeroed", "stale"):
             _run(probe, random, fill, "forward", finite)
             if _failed(finite, "forward"):
                 break
-        if not _failed(finite, "forward"):
-            findings.setdefault("flags", []).append(Flag.NAN_UNSAFE)
-            checks[:] = [_reported(c) if c.part in ("forward", "repeat") else c for c in checks]
+        only_nan = not _failed(finite, "forward")
+        if only_nan:
+            checks[:] = [_reported(c) if c.part == "forward" else c for c in checks]
         checks += finite
-    needles = _values_of(cell).needle_values(batch, cell.geometry, dtype).on(setup.device)
+    needles = _values_of(cell).needle_values(batch, cell.geometry, dtype)
     _run(probe, needles, "stale", "needles", checks)
     bad = [c for c in checks if c.ok is False]
     if bad:
         findings["reasons"] = tuple(dict.fromkeys(_sentence(c) for c in bad))
         return Verdict.WRONG
+    if only_nan:
+        findings.setdefault("flags", []).append(Flag.NAN_UNSAFE)
     unverified = _unverified(outcome, findings)
     if unverified:
         return unverified
@@ -137,7 +141,7 @@ def _reported(check: Check) -> Check:
 
 
 def _sentence(check: Check) -> str:
-    if check.part in ("write", "guard"):
+    if check.part in ("write", "guard", "query", "repeat"):
         return f"{check.part}: {check.detail}"
     where = f"{check.part} with {check.cache} unused slots"
     if check.unwritten_count:
@@ -172,6 +176,8 @@ def of_exception(
         return Verdict.REJECTED, (line,)
     if isinstance(error, ImportError):
         return Verdict.UNAVAILABLE, (line,)
+    if "can't allocate memory" in line:
+        return Verdict.UNVERIFIED, (f"unverified: memory: more than a worker may have on this machine: {line}",)
     if not failures.in_the_stack(error):
         # Nothing of vLLM, AITER, Triton or torch raised it: capmatrix itself failed, and blames no backend.
         return Verdict.UNVERIFIED, (f"unverified: capmatrix itself failed: {line}",)
@@ -190,5 +196,7 @@ def _beyond_interpreter(error: Exception) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, NotImplementedError):
         return f"{type(cause).__name__}: {cause}"
+    if isinstance(cause, AssertionError) and str(cause) == "Assume failed":
+        return "a tl.assume of the kernel does not hold, which a GPU does not check"
     return ""
 

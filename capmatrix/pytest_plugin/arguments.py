@@ -1,7 +1,7 @@
 """Which matrix files a pytest command line asks for. Standard library only: it runs in every project.
 
 A TOML file is a matrix where it was named on the command line, or lies under a directory called
-``matrices``, and has an ``axes`` table. Everything else is left to whoever it belongs to.
+``matrices``, and has an ``axes`` table, or ``pair`` tables. Everything else is left to whoever it belongs to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ DIRECTORY = "matrices"
 _PEEK = 1 << 20
 
 _AXES_TABLE = re.compile(rb"^\s*(\[\s*axes\s*\]|axes\s*[.=])", re.MULTILINE)
+_PAIR_TABLE = re.compile(rb"^\s*\[\s*pair\s*\.", re.MULTILINE)
+_PAIR_KEY = re.compile(rb"^\s*target_model\s*=", re.MULTILINE)
 _BACKEND_KEY = re.compile(rb"^\s*(axes\s*\.\s*)?[\"']?backend[\"']?\s*=|[{,]\s*backend\s*=", re.MULTILINE)
+#: A derived table (``defaults.is_defaults``): both keys at its top level.
+_POLICY_KEY = re.compile(rb"\A(?:(?!^\s*\[)[^\n]*\n)*?policy\s*=", re.MULTILINE)
+_MARGIN_KEY = re.compile(rb"\A(?:(?!^\s*\[)[^\n]*\n)*?margin_percent\s*=", re.MULTILINE)
 
 
 #: This plugin's options that take a value, which a parser that does not know them yet takes for a path.
@@ -33,7 +38,14 @@ _VALUED = (
     "--triton-cache",
     "--limit-compile",
     "--limit-run",
+    "--expectations",
     "--capmatrix-engine",
+    "--guard-arch",
+    "--guard-runner",
+    "--guard-target-backend",
+    "--guard-switch",
+    "--guard-max-age",
+    "--guard-tolerance",
 )
 
 
@@ -69,17 +81,24 @@ def matrix_files(arguments: Iterable[str], directory: Path) -> list[Path]:
     return list(dict.fromkeys(_files(arguments, directory)))
 
 
+def table_files(arguments: Iterable[str], directory: Path) -> list[Path]:
+    """The derived tables that ``arguments`` name as such, resolved, each once, in order."""
+    paths = (directory / argument.partition("::")[0] for argument in arguments)
+    named = (path for path in paths if path.suffix == ".toml" and path.is_file())
+    return list(dict.fromkeys(path.resolve() for path in named if _peek(path, _POLICY_KEY, _MARGIN_KEY)))
+
+
 def _files(arguments: Iterable[str], directory: Path) -> Iterator[Path]:
     for argument in arguments:
         path = directory / argument.partition("::")[0]
         if path.is_file():
-            if path.suffix == ".toml" and _peek(path, _AXES_TABLE):
+            if path.suffix == ".toml" and (_peek(path, _AXES_TABLE) or _peek(path, _PAIR_TABLE)):
                 yield path.resolve()
         elif path.is_dir():
             path = path.resolve()
             root = path if DIRECTORY in path.parts else path / DIRECTORY
             for file in sorted(root.rglob("*.toml")):
-                if _peek(file, _AXES_TABLE, _BACKEND_KEY):
+                if _peek(file, _AXES_TABLE, _BACKEND_KEY) or _peek(file, _PAIR_TABLE, _PAIR_KEY):
                     yield file.resolve()
 
 

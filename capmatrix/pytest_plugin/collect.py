@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..cell import Cell
-from ..codec import cell_id
+from ..cell import Record
 from ..errors import CapmatrixError
-from ..outcome import Kind, outcome
+from ..outcome import Kind
+from . import jobs
 from .facts import Facts, facts_of
-from .failure import describe
+from .failure import describe, describe_pair
+from .jobs import Job
 
 if TYPE_CHECKING:
     from .session import MatrixPlugin
@@ -34,9 +35,9 @@ class MatrixFile(pytest.File):
     plugin: MatrixPlugin
 
     def collect(self) -> Iterator[CellItem]:
-        """One item a cell; the file was validated when the session started."""
-        for cell in self.plugin.cells_of(self.path):
-            yield CellItem.from_parent(self, name=cell_id(cell), cell=cell)
+        """One item a cell or pair; the file was validated when the session started."""
+        for job in self.plugin.cells_of(self.path):
+            yield CellItem.from_parent(self, name=jobs.name(job), job=job)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Mistakes in a matrix file are shown as one message."""
@@ -46,11 +47,11 @@ class MatrixFile(pytest.File):
 
 
 class CellItem(pytest.Item):
-    """One cell. ``facts`` is set once it has a record."""
+    """One cell or pair. ``facts`` is set once it has a record."""
 
-    def __init__(self, *, cell: Cell, **kwargs: Any) -> None:
+    def __init__(self, *, job: Job, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.cell = cell
+        self.job = job
         self.facts: Facts | None = None
 
     @property
@@ -62,8 +63,8 @@ class CellItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the cell in an isolated worker and turn its record into pytest's words."""
-        record, resumed = self.plugin.record_of(self.cell)
-        result = outcome(record)
+        record, resumed, expectation = self.plugin.record_of(self.job)
+        result = jobs.outcome(record, expectation)
         self.facts = facts_of(record, result, resumed)
         self.user_properties += [("verdict", record.verdict.value), ("rung", record.rung.value)]
         if result.warning:
@@ -73,7 +74,10 @@ class CellItem(pytest.Item):
         if result.kind is Kind.XFAILED:
             raise pytest.xfail.Exception(result.text)
         if result.kind is Kind.FAILED:
-            raise CellFailed(describe(record, result, self._rerun(), self._relative(self.plugin.run_path)))
+            run_path = self._relative(self.plugin.run_path)
+            if isinstance(record, Record):
+                raise CellFailed(describe(record, result, self._rerun(), run_path))
+            raise CellFailed(describe_pair(record, result, self._rerun(), run_path))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The cell's own report, not a traceback of the harness."""
@@ -89,7 +93,7 @@ class CellItem(pytest.Item):
 
     def _rerun(self) -> list[str]:
         options = self.plugin.plan.words()
-        return ["pytest", f"{self._relative(self.path)}::{self.name}", *options, "--target", self.cell.target]
+        return ["pytest", f"{self._relative(self.path)}::{self.name}", *options, "--target", self.job.target]
 
     def _relative(self, path: Path) -> str:
         here = self.config.invocation_params.dir

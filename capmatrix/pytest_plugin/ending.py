@@ -17,7 +17,10 @@ _INTERRUPTED, _NO_TESTS = 2, 5
 
 
 class Tally(msgspec.Struct):
-    """What a session has seen. ``told``: cells judged above the declared rung; ``trouble``: cells without a record."""
+    """What a session has seen. ``told``: cells judged above the declared rung; ``trouble``: cells without a record.
+
+    ``flakes``: verdicts of cells whose repetition gave another one.
+    """
 
     selected: int = 0
     told: int = 0
@@ -27,6 +30,7 @@ class Tally(msgspec.Struct):
     verdicts: Counter[str] = msgspec.field(default_factory=Counter)
     kinds: Counter[str] = msgspec.field(default_factory=Counter)
     notes: list[str] = msgspec.field(default_factory=list)
+    flakes: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
     def add(self, facts: Facts) -> None:
         """Count a cell."""
@@ -34,6 +38,8 @@ class Tally(msgspec.Struct):
         self.resumed += facts["resumed"]
         self.verdicts[facts["verdict"]] += 1
         self.kinds[facts["kind"]] += 1
+        if len(set(facts["repeats"])) > 1:
+            self.flakes[facts["cell"]] = facts["repeats"]
 
     def exit_status(self, pytest_status: int) -> int:
         """The session's exit status: pytest's own, but 3 for trouble and 1 for a run that told nothing."""
@@ -68,7 +74,7 @@ def show(terminal: Any, run_path: Path, tally: Tally) -> None:
     terminal.section("support table", sep="=")
     try:
         run = read(run_path)
-        report = build(run.records, run.environments, run.header, run.started)
+        report = build(run.records, run.environments, run.header, run.started, run.pairs)
         writer = terminal._tw
         writer.write(text.draw(report, width=writer.fullwidth, color=writer.hasmarkup))
         for problem in run.problems:
@@ -88,6 +94,8 @@ def verdictless(terminal: Any, tally: Tally) -> None:
     """Say what is wrong with the run as a whole."""
     for note in tally.notes:
         terminal.write_line(note, red=True)
+    for cell, seen in tally.flakes.items():
+        terminal.write_line(f"flaky: {cell}: {', '.join(seen)}", red=True)
     if tally.trouble:
         terminal.write_line(f"{tally.trouble} cells have no record: see the failures above", red=True)
     if not tally.told and not tally.interrupted:

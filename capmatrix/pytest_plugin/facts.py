@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TypedDict
 
 from ..cell import Cell, Record
-from ..outcome import Outcome, told
+from ..outcome import Outcome
+from . import jobs
+from .jobs import JobRecord
 
 
 class Facts(TypedDict):
-    """A finished cell in a line. ``seconds``: wall time of the cell; ``resumed``: the record was there already."""
+    """A finished cell in a line. ``seconds``: wall time of the cell; ``resumed``: the record was there already.
+
+    ``repeats``: verdicts of a cell that was repeated because it was not as expected.
+    """
 
     cell: str
     label: str
@@ -20,20 +25,22 @@ class Facts(TypedDict):
     seconds: float
     told: bool
     resumed: bool
+    repeats: list[str]
 
 
-def facts_of(record: Record, result: Outcome, resumed: bool) -> Facts:
-    """The facts of one record."""
+def facts_of(record: JobRecord, result: Outcome, resumed: bool) -> Facts:
+    """The facts of one record, of a cell or a pair."""
     return Facts(
-        cell=record.cell_id,
-        label=label(record.cell),
+        cell=jobs.record_id(record),
+        label=label(record.cell) if isinstance(record, Record) else jobs.pair_label(record.pair),
         verdict=record.verdict.value,
         rung=record.rung.value,
         kind=result.kind.value,
         text=result.text,
         seconds=round(sum(record.durations.values()), 3),
-        told=told(record),
+        told=jobs.told(record),
         resumed=resumed,
+        repeats=[v.value for v in record.repeats] if isinstance(record, Record) else [],
     )
 
 

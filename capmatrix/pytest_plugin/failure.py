@@ -5,15 +5,36 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from .. import pair_outcome
 from ..cell import Check, Claim, Record
 from ..errors import printable
 from ..outcome import Outcome, one_line
+from ..pair import PairRecord
 
 #: Lines of a dead worker's stderr that are shown; the record keeps more.
 _STDERR_LINES = 8
 
 #: Characters of an exception's message that are shown; the record keeps more.
 _MESSAGE = 600
+
+
+def describe_pair(record: PairRecord, result: Outcome, rerun: Sequence[str], run_path: str) -> str:
+    """The same of a pair: what set-up resolved stands in place of claims."""
+    rows = [(result.kind.value, result.text), ("set-up", pair_outcome.setup(record))]
+    rows += [("reason", one_line(text)) for text in record.reasons[1:]]
+    rows += [("rule", one_line(text)) for text in record.rules]
+    for one in record.runs:
+        if one.failure is not None:
+            rows.append(("exception", f"{one.failure.type}: {one_line(one.failure.message)[:_MESSAGE]}"))
+            rows.append(("  at", one.failure.frame))
+        rows += [("check", _check(check)) for check in one.checks if check.ok is False]
+    if record.failure is not None:
+        rows.append(("exception", f"{record.failure.type}: {one_line(record.failure.message)[:_MESSAGE]}"))
+        rows.append(("  at", record.failure.frame))
+    rows.append(("rerun", shlex.join(rerun)))
+    if run_path:
+        rows.append(("explain", shlex.join(["capmatrix", "explain", record.pair_id, run_path])))
+    return "\n".join(f"{name:<10}{printable(text)}" for name, text in rows)
 
 
 def describe(record: Record, result: Outcome, rerun: Sequence[str], run_path: str) -> str:

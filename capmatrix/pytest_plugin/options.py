@@ -15,7 +15,10 @@ FORCES = ("validation", "kernel_block")
 
 
 class Options(NamedTuple):
-    """A matrix run's options. ``targets`` empty: those of this machine; limits in seconds, None: the pool's own."""
+    """A matrix run's options. ``targets`` empty: those of this machine; limits in seconds, None: the pool's own.
+
+    ``expectations`` as given, empty for those beside the matrix files.
+    """
 
     targets: tuple[str, ...]
     preset: str | None
@@ -27,6 +30,8 @@ class Options(NamedTuple):
     limit_compile: float | None
     limit_run: float | None
     engine: str
+    expectations: tuple[str, ...] = ()
+    rerun_unexpected: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -95,6 +100,22 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="kill a cell that stays in another phase for longer: verdict timeout",
     )
+    add(
+        "--expectations",
+        dest="capmatrix_expectations",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder of expectations; repeatable; none: compare to what backends declare alone "
+        "(default: expectations/ beside the matrix file)",
+    )
+    add(
+        "--rerun-unexpected",
+        dest="capmatrix_rerun_unexpected",
+        action="store_true",
+        default=False,
+        help="repeat a cell that is not as expected, alone in a fresh worker, to tell a flake from a change",
+    )
     add("--capmatrix-engine", dest="capmatrix_engine", default=DEFAULT_ENGINE, help=argparse.SUPPRESS)
 
 
@@ -114,6 +135,8 @@ def read_options(config: pytest.Config) -> Options:
         limit_compile=option.capmatrix_limit_compile,
         limit_run=option.capmatrix_limit_run,
         engine=option.capmatrix_engine,
+        expectations=tuple(option.capmatrix_expectations),
+        rerun_unexpected=option.capmatrix_rerun_unexpected,
     )
 
 

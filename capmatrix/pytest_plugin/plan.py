@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..cell import Cell
 from ..errors import InputError
-from . import runfile
+from . import jobs, runfile
+from .jobs import Job
 from .options import Options
+
+if TYPE_CHECKING:
+    from ..expectations import Expectations
+
+#: ``--expectations`` of a run that is compared to what backends declare, and to nothing else.
+NO_EXPECTATIONS = "none"
 
 
 class Plan(msgspec.Struct, frozen=True):
     """Settled by the controller (or the only process) and sent to xdist's nodes as JSON.
 
     ``owner``: process id of the controller. ``session_dir``: where the processes of this run meet.
+    ``expectations``: files and folders of them.
     """
 
     files: tuple[str, ...]
@@ -28,6 +35,7 @@ class Plan(msgspec.Struct, frozen=True):
     resume: bool
     session_dir: str
     owner: int
+    expectations: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """The options that change which cells there are, as they would be typed."""
@@ -66,18 +74,37 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
         "force": force,
         "run_path": str(path if path is not None else runfile.new_path(directory, files)),
         "resume": options.resume,
+        "expectations": tuple(map(str, _expectations(options.expectations, files, directory))),
     }
 
 
-def expand(plan: Plan) -> dict[Path, list[Cell]]:
-    """The cells of every file of the plan. Raises InputError for any mistake in them."""
-    from .. import matrix
+def expand(plan: Plan) -> dict[Path, list[Job]]:
+    """The cells and pairs of every file of the plan. Raises InputError for any mistake in them."""
+    return {
+        file: jobs.expand(_shown(file), plan.preset, plan.targets, plan.force) for file in map(Path, plan.files)
+    }
 
-    cells = {}
-    for file in map(Path, plan.files):
-        loaded = matrix.load(_shown(file))
-        cells[file] = matrix.expand(loaded, preset=plan.preset, targets=list(plan.targets), force=plan.force)
-    return cells
+
+def expectations(plan: Plan) -> Expectations:
+    """The expectations of the plan. Raises InputError for any mistake in them."""
+    from .. import expectation_file
+
+    return expectation_file.load([_shown(Path(p)) for p in plan.expectations])
+
+
+def _expectations(given: Sequence[str], files: Sequence[Path], directory: Path) -> list[Path]:
+    from .. import expectation_file
+
+    if not given:
+        return list(dict.fromkeys(found for file in files for found in expectation_file.beside(file)))
+    if NO_EXPECTATIONS in given:
+        if len(given) > 1:
+            raise InputError(f"{NO_EXPECTATIONS} and others", key="--expectations", value=" ".join(given))
+        return []
+    for name in given:
+        if not (directory / name).exists():
+            raise InputError("no such file or folder", key="--expectations", value=name)
+    return [directory / name for name in given]
 
 
 def _shown(file: Path) -> Path:
@@ -89,9 +116,7 @@ def _shown(file: Path) -> Path:
 def _has_preset(file: Path, preset: str | None) -> bool:
     if preset is None:
         return True
-    from .. import matrix
-
-    return preset in matrix.load(_shown(file)).presets
+    return preset in jobs.load(_shown(file)).presets
 
 
 def _text(value: object) -> str | None:

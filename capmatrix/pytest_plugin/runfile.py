@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 
 from .. import __version__
-from ..cell import RECORD_VERSION, Record
+from ..cell import RECORD_VERSION, Environment, Record
 from ..errors import InputError
+from ..pair import PAIR_VERSION
 from ..store import read
+from .jobs import JobRecord
 
 #: Where run files go unless asked, under the directory pytest was called in.
 DIRECTORY = "runs"
@@ -23,10 +25,11 @@ _PEEK = 1 << 20
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a run file holds: the last record of each cell, and how often each was begun."""
+    """What a run file holds: the last record of each cell and pair, how often each was begun, environments by id."""
 
-    done: dict[str, Record]
+    done: dict[str, JobRecord]
     attempts: dict[str, int]
+    environments: dict[str, Environment] = {}
 
 
 def stem(files: Sequence[Path]) -> str:
@@ -98,9 +101,10 @@ def state(path: Path) -> State:
     if not path.exists():
         return State({}, {})
     run = read(path)
-    return State(done=_current(run.records), attempts=run.attempts)
+    pairs: dict[str, JobRecord] = {r.pair_id: r for r in run.pairs if r.version >= PAIR_VERSION}
+    return State(_current(run.records) | pairs, run.attempts, run.environments)
 
 
-def _current(records: Iterable[Record]) -> dict[str, Record]:
+def _current(records: Iterable[Record]) -> dict[str, JobRecord]:
     """Records by cell; those of an older version are done again, as ``store.resume_plan`` has it."""
     return {r.cell_id: r for r in records if r.version >= RECORD_VERSION}

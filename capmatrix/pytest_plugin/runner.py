@@ -7,15 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from ..cell import Cell, Record
-from ..codec import cell_id
+from ..cell import Cell, Environment, Record
 from ..errors import InputError
 from ..store import RunWriter
 from ..workers.limits import Limits
 from ..workers.pool import Pool
-from . import runfile
+from . import jobs, runfile
+from .alone import alone, together
+from .jobs import Job, JobRecord
 from .options import Options
 from .plan import Plan
+from .repeats import REPEATS, fold
 
 
 class Runner:
@@ -25,7 +27,10 @@ class Runner:
         path = Path(plan.run_path)
         found = runfile.state(path)
         self._known = dict(found.done) if plan.resume else {}
-        self._attempts = found.attempts
+        self._attempts = dict(found.attempts)
+        self._told = found.environments
+        self._session_dir = Path(plan.session_dir)
+        self._shares = options.rerun_unexpected
         self._writer = RunWriter.attach(path)
         self._environments: set[str] = set()
         self._pool = Pool(
@@ -35,27 +40,59 @@ class Runner:
             session_dir=Path(plan.session_dir),
         )
 
-    def known(self, cell: Cell) -> bool:
-        """Whether the cell has a record, so that ``run`` launches nothing."""
-        return cell_id(cell) in self._known
+    def known(self, job: Job) -> bool:
+        """Whether the cell or pair has a record, so that ``run`` launches nothing."""
+        return jobs.name(job) in self._known
 
-    def run(self, cell: Cell) -> tuple[Record, bool]:
-        """The cell's record, and whether it was there already. Raises StoreError where it cannot be written."""
-        name = cell_id(cell)
+    def run(self, job: Job) -> tuple[JobRecord, bool]:
+        """The job's record, and whether it was there already. Raises StoreError where it cannot be written."""
+        name = jobs.name(job)
         known = self._known.get(name)
         if known is not None:
             return known, True
+        if not self._shares:
+            return self._attempt(job), False
+        with together(self._session_dir):
+            return self._attempt(job), False
+
+    def repeat(self, record: Record) -> Record:
+        """A cell run again, alone and each time in a fresh worker; the record of all its attempts is kept."""
+        records = [record]
+        for _ in range(REPEATS):
+            with alone(self._session_dir):
+                self._pool.end_worker(record.cell)
+                again = self._attempt(record.cell)
+                self._pool.end_worker(record.cell)
+            assert isinstance(again, Record)
+            records.append(again)
+        folded = fold(records)
+        self._keep(folded)
+        return folded
+
+    def environment(self, record: JobRecord) -> Environment | None:
+        """What a record's cell or pair ran on."""
+        return self._pool.environments.get(record.environment) or self._told.get(record.environment)
+
+    def _attempt(self, job: Job) -> JobRecord:
+        name = jobs.name(job)
         attempt = self._attempts.get(name, 0) + 1
+        self._attempts[name] = attempt
         self._writer.started(name, attempt)
-        record = self._pool.run(cell)
+        record: JobRecord = self._pool.run(job) if isinstance(job, Cell) else self._pool.run_pair(job)
         if record.attempt != attempt:
             record = msgspec.structs.replace(record, attempt=attempt)
         self._tell_environment(record)
-        self._writer.record(record)
-        self._known[name] = record
-        return record, False
+        self._keep(record)
+        return record
 
-    def _tell_environment(self, record: Record) -> None:
+    def _keep(self, record: JobRecord) -> None:
+        if isinstance(record, Record):
+            self._writer.record(record)
+        else:
+            self._writer.pair(record)
+        self._known[jobs.record_id(record)] = record
+
+    def _tell_environment(self, record: JobRecord) -> None:
         environment = self._pool.environments.get(record.environment)
         if environment is not None and environment.id not in self._environments:
             self._environments.add(environment.id)

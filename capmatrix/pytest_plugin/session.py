@@ -16,16 +16,19 @@ from typing import Any
 
 import pytest
 
-from ..cell import Cell, Record
-from ..codec import cell_id, decode, encode, server_key, setup_key
+from ..cell import Record
+from ..codec import decode, encode
 from ..errors import EXIT_INFRASTRUCTURE, CapmatrixError, InputError
+from ..expectations import Expectations
+from ..outcome import Expectation, Kind
 from ..store import RunWriter, StoreError
 from ..workers import session as workers
 from ..workers.processes import die_with_parent
-from . import ending, runfile
+from . import ending, jobs, runfile
 from . import plan as plans
 from .arguments import matrix_files
 from .collect import CellItem, MatrixFile
+from .jobs import Job, JobRecord
 from .options import DEFAULT_ENGINE, read_options
 from .progress import Progress
 from .runner import Runner, aiter_path
@@ -46,7 +49,7 @@ class MatrixPlugin:
         self.is_controller = not self.is_node and bool(getattr(config.option, "tx", None))
         self.tally = ending.Tally()
         self.progress: Progress | None = None
-        self._cells: dict[Path, list[Cell]] = {}
+        self._cells: dict[Path, list[Job]] = {}
         self._plan: plans.Plan | None = None
         self._writer: RunWriter | None = None
         self._runner: Runner | None = None
@@ -57,6 +60,7 @@ class MatrixPlugin:
         self._others = 0
         self._told: set[str] = set()
         self._is_reporting = False
+        self._expectations = Expectations()
 
     @property
     def plan(self) -> plans.Plan:
@@ -69,13 +73,23 @@ class MatrixPlugin:
         """The run file."""
         return Path(self.plan.run_path)
 
-    def cells_of(self, path: Path) -> list[Cell]:
-        """The cells of a matrix file."""
+    def cells_of(self, path: Path) -> list[Job]:
+        """The cells of a matrix file, or the pairs of a pair file."""
         return self._cells[path]
 
-    def record_of(self, cell: Cell) -> tuple[Record, bool]:
-        """A cell's record, from a worker or, resumed, from the run file; and whether it was there already."""
-        return self._slot().run(cell)
+    def record_of(self, job: Job) -> tuple[JobRecord, bool, Expectation | None]:
+        """A job's record, from a worker or, resumed, from the run file; whether it was there; what was expected.
+
+        With ``--rerun-unexpected`` a cell that is not as expected has been repeated, and its record says so.
+        """
+        slot = self._slot()
+        record, resumed = slot.run(job)
+        if not isinstance(record, Record):
+            return record, resumed, None
+        expected = self._expectations.find(record, slot.environment(record))
+        if self.options.rerun_unexpected and jobs.outcome(record, expected).kind is Kind.FAILED:
+            record, resumed = slot.repeat(record), False
+        return record, resumed, expected
 
     def told_once(self, text: str) -> str:
         """``text``, and from the second time on its first line: what stops one server stops all its cells."""
@@ -101,6 +115,7 @@ class MatrixPlugin:
             else:
                 self._plan = self._settle(config)
             self._cells = plans.expand(self._plan)
+            self._expectations = plans.expectations(self._plan)
         except InputError as error:
             self._end_servers()
             raise pytest.UsageError(str(error)) from None
@@ -185,8 +200,8 @@ class MatrixPlugin:
         if not isinstance(item, CellItem):
             return plain
         if call.when == "setup":
-            if not self._slot().known(item.cell):
-                report.capmatrix_server = _server_name(item.cell)
+            if not self._slot().known(item.job):
+                report.capmatrix_server = _server_name(item.job)
         elif call.when == "call":
             report.capmatrix = item.facts
             if item.facts is None:
@@ -240,7 +255,8 @@ class MatrixPlugin:
         """Cells that share a set-up stay on one node; another ``--dist`` than the default is left to xdist."""
         if config.option.dist != "load":
             return None
-        self._keys = {cell_id(c): Key(setup_key(c), server_key(c)) for cells in self._cells.values() for c in cells}
+        everything = [job for found in self._cells.values() for job in found]
+        self._keys = {jobs.name(job): Key(jobs.setup_key(job), jobs.server_key(job)) for job in everything}
         self._scheduler = GroupScheduling(len(config.option.tx), self._key, self._differ)
         return self._scheduler
 
@@ -324,7 +340,7 @@ class MatrixPlugin:
         return None if self.is_node else self.config.pluginmanager.getplugin("terminalreporter")
 
 
-def _server_name(cell: Cell) -> tuple[str, str]:
-    target, switches = server_key(cell)
+def _server_name(job: Job) -> tuple[str, str]:
+    target, switches = jobs.server_key(job)
     words = [target, *(f"{name}={value}" for name, value in switches)]
     return " ".join(words), " with ".join([target, ", ".join(words[1:])]) if switches else target

@@ -16,6 +16,8 @@ def cautions(report: Report) -> list[str]:
     records = report.records
     ran = [r for r in records if r.verdict in summary.RAN]
     told = [r for r in ran if r.verdict is not Verdict.UNVERIFIED]
+    if not records and report.pairs:
+        return ["Pairs show what vLLM decides and whether its kernels are right there: no speed, no server."]
     if not records:
         return ["No cell has a record: this run shows nothing."]
     if not any(r.rung is not Rung.DECLARED for r in told):

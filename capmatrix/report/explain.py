@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..cell import Check, Claim, Environment, Failure, Flag, Force, Kernel, Phase, Record, Verdict
+from ..pair import PairRecord
 from ..summary import DID_NOT_RUN, over_advertised, place, under_advertised
-from . import text
+from . import explain_pair, text
 from .lookup import find
 
 _WIDTH = 100
@@ -21,6 +22,7 @@ _LAYERS = {
     "kernel_block": "kernel block",
     "shared_group": "shared KV group",
     "proposer": "proposer's allow-list",
+    "mla_prefill": "MLA prefill backend",
 }
 _KINDS = {
     "triton": "triton",
@@ -34,6 +36,7 @@ _CHECKS = {
     "needles": "needles",
     "repeat": "repeated call",
     "guard": "guard bands",
+    "query": "absorbed query",
     "accuracy": "accuracy (reported only)",
 }
 _FLAGS = {
@@ -50,10 +53,17 @@ def explain(
     header: Mapping[str, Any] | None = None,
     *,
     width: int = _WIDTH,
+    pairs: Iterable[PairRecord] = (),
 ) -> str:
-    """All records of the cell that ``query`` names (``lookup.find``, which raises InputError), as text."""
+    """All records of the cell or pair that ``query`` names (``lookup.find``, which raises InputError), as text."""
     everything = list(records)
-    found = find(query, everything)
+    named: list[Record | PairRecord] = [*everything, *pairs]
+    meant = find(query, named)
+    found = [record for record in meant if isinstance(record, Record)]
+    both = [record for record in meant if isinstance(record, PairRecord)]
+    if both:
+        shown = [explain_pair.render(r, environments.get(r.environment), header, width=width) for r in both]
+        return f"\n{'=' * width}\n\n".join(shown)
     pages = [render(r, environments.get(r.environment), header, width=width) for r in found]
     others = _siblings(found[0], everything)
     if others:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import summary
 from ..cell import RUNGS, Environment, Flag, Record, Rung, Verdict
-from . import text
+from . import pairs, text
 from .cautions import cautions
 from .html_chart import chart_keys, verdict_chart
 from .html_style import STYLE
@@ -52,7 +52,7 @@ def draw(report: Report) -> str:
         _overview(report),
     ]
     out += [_table(i, table) for i, table in enumerate(report.tables)]
-    out += [_legend(report), _environments(report), _footer(report), "</main></body></html>"]
+    out += [pairs.html(report.pairs), _legend(report), _environments(report), _footer(report), "</main></body></html>"]
     return "\n".join(part for part in out if part) + "\n"
 
 

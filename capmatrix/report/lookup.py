@@ -6,14 +6,16 @@ import difflib
 import heapq
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from ..cell import Record
 from ..errors import InputError, printable, short
+from ..pair import PairRecord
 from . import text
 
 _SHOWN = 8
 #: Where a token of a cell id may begin and end: a word of an id means the tightest that any id of the run has.
-_EDGES = ("-", "-:.", "-:._")
+_EDGES = ("-", "-:.+", "-:.+_")
 
 
 class CellNotFound(InputError):
@@ -24,7 +26,11 @@ class CellNotFound(InputError):
         return printable(out + "; nearest:" + "".join(f"\n  {name}" for name in self.allowed))
 
 
-def find(query: str, records: Iterable[Record]) -> list[Record]:
+#: Records of cells, of pairs, or both.
+R = TypeVar("R", bound=Record | PairRecord)
+
+
+def find(query: str, records: Iterable[R]) -> list[R]:
     """The records of the one cell that ``query`` names: its id, or tokens of it separated by spaces.
 
     A token is any part of an id between its separators (``b128``, ``ROCM_ATTN``, ``gfx942``, ``verify``,
@@ -33,7 +39,7 @@ def find(query: str, records: Iterable[Record]) -> list[Record]:
 
     Raises InputError where no cell or more than one is meant, with the nearest ids.
     """
-    by_id: dict[str, list[Record]] = {}
+    by_id: dict[str, list[R]] = {}
     for record in records:
         by_id.setdefault(record.cell_id, []).append(record)
     ids = list(by_id)

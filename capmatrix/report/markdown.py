@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..cell import RUNGS, Environment, Flag, Record, Verdict
-from . import text
+from . import pairs, text
 from .cautions import cautions
 from .table import Entry, Footnote, Report, Table, build
 
@@ -77,9 +77,11 @@ def draw(report: Report) -> str:
 def _draw(report: Report, limit: int) -> str:
     title = text.header_title(report.header)
     out = [f"## Attention support{': ' + code(title) if title else ''}", ""]
-    out.append(f"{text.count(len(report.records), 'cell')}: {text.counted(report.records) or 'none'}.")
+    counts = text.counted(report.records) or ("" if report.pairs else "none")
+    out.append(text.jobs(len(report.records), len(report.pairs)) + (f": {counts}." if counts else "."))
     for table in report.tables:
         out += ["", *_table(table, limit)]
+    out += pairs.markdown(report.pairs)
     notes = cautions(report)
     if notes:
         out += ["", "### What this does not show", ""]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from .. import summary
 from ..cell import Cell, Environment, Flag, Force, Record, Rung, Verdict
+from ..pair import PairRecord
 from ..summary import Place, Summary
 from ..vocabulary import KV_CACHE_DTYPES, ROCM_BACKENDS
 from . import text
@@ -129,6 +130,7 @@ class Report:
     absent: tuple[Absent, ...]
     counts: Mapping[Verdict, int]
     unfinished: tuple[str, ...] = ()
+    pairs: tuple[PairRecord, ...] = ()
 
 
 @dataclass
@@ -150,8 +152,12 @@ def build(
     environments: Mapping[str, Environment],
     header: Mapping[str, Any] | None = None,
     unfinished: Sequence[str] = (),
+    pairs: Sequence[PairRecord] = (),
 ) -> Report:
-    """The tables of ``records``. ``environments`` by id; ``header`` is the run file's first line."""
+    """The tables of ``records``; ``environments`` by id; ``header`` is the run file's first line.
+
+    ``pairs`` have a section of their own.
+    """
     everything = tuple(records)
     homes: dict[tuple[Place, tuple[tuple[str, str], ...]], list[Record]] = {}
     for record in everything:
@@ -184,6 +190,7 @@ def build(
         absent=tuple(absent),
         counts=Counter(r.verdict for r in everything),
         unfinished=tuple(unfinished),
+        pairs=tuple(pairs),
     )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from ..cell import RUNGS, Environment, Flag, Record, Rung, Verdict
+from ..pair import PairRecord
+from . import pairs as pairs_section
 from . import text
 from .cautions import cautions
 from .table import Column, Entry, Footnote, Group, Report, Row, Table, build
@@ -52,9 +54,10 @@ def render(
     width: int = _DEFAULT_WIDTH,
     color: bool = False,
     unfinished: Sequence[str] = (),
+    pairs: Sequence[PairRecord] = (),
 ) -> str:
     """The whole report, ending with a newline."""
-    return draw(build(records, environments, header, unfinished), width=width, color=color)
+    return draw(build(records, environments, header, unfinished, pairs), width=width, color=color)
 
 
 def draw(report: Report, *, width: int = _DEFAULT_WIDTH, color: bool = False) -> str:
@@ -62,12 +65,13 @@ def draw(report: Report, *, width: int = _DEFAULT_WIDTH, color: bool = False) ->
     paint: Paint = (lambda s, code: f"\x1b[{code}m{s}\x1b[0m") if color else (lambda s, code: s)
     out: list[str] = []
     title = text.header_title(report.header)
-    total = text.count(len(report.records), "cell")
+    total = text.jobs(len(report.records), len(report.pairs))
     counts = text.counted(report.records)
     head = f"{title}: {total}" if title else total
     out += text.fill(head + (f": {counts}" if counts else ""), width)
     for table in report.tables:
         out += ["", *_table(table, width, paint)]
+    out += pairs_section.lines(report.pairs, width)
     notes = cautions(report)
     if notes:
         out += ["", paint("What this does not show", "1")]

@@ -168,6 +168,13 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def jobs(cells: int, pairs: int) -> str:
+    """``2 cells``, ``3 pairs``, ``2 cells, 3 pairs``."""
+    if pairs and not cells:
+        return count(pairs, "pair")
+    return count(cells, "cell") + (f", {count(pairs, 'pair')}" if pairs else "")
+
+
 def counted(records: Sequence[Record]) -> str:
     """``28 pass (20 compiled, 8 interpreted), 3 wrong``: a pass is never counted without its rung."""
     counts = Counter(r.verdict for r in records)

@@ -11,20 +11,26 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import InputError
-from . import device, interpreter, offline
+from . import device, emulator, interpreter, offline
 
-KINDS = {"device": device, "offline": offline, "interpreter": interpreter}
+KINDS = {"device": device, "offline": offline, "interpreter": interpreter, "emulator": emulator}
 
 
 class Target(NamedTuple):
-    """A parsed target; ``arch`` is empty for ``device`` under the machine's own identity."""
+    """A parsed target; ``arch`` is empty for ``device`` under the machine's own identity.
+
+    An emulated GPU is to the engine what a GPU is: kind ``device``, no ``arch``, and ``emulated`` the architecture.
+    """
 
     kind: str
     arch: str
+    emulated: str = ""
 
     @property
     def name(self) -> str:
         """As written on a command line."""
+        if self.emulated:
+            return f"emulator:{self.emulated}"
         return f"{self.kind}:{self.arch}" if self.arch else self.kind
 
 
@@ -38,12 +44,13 @@ def parse(text: str) -> Target:
     if text not in known():
         raise InputError("unknown target", key="target", value=text, allowed=known())
     kind, _, arch = text.partition(":")
-    return Target(kind, arch)
+    return Target("device", "", arch) if kind == "emulator" else Target(kind, arch)
 
 
 def availability(name: str) -> tuple[bool, str]:
     """Whether this machine can run the target and, where not, why; imports neither torch nor vllm."""
-    return KINDS[parse(name).kind].availability(name)
+    parse(name)
+    return KINDS[name.partition(":")[0]].availability(name)
 
 
 def here() -> list[str]:
@@ -51,7 +58,7 @@ def here() -> list[str]:
 
     Where there is no GPU, ``device`` is left in, so that a table says that it was not to be had.
     """
-    gpu = device.available()
+    gpu = emulator.available() or device.available()
     if gpu:
         return gpu
     return ["offline:gfx942", "offline:gfx950", "interpreter:gfx950", "device"]

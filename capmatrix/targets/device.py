@@ -38,6 +38,11 @@ def gpus_seen() -> str:
 
 def availability(name: str) -> tuple[bool, str]:
     """Whether this machine has the target; where not, why. Imports neither torch nor vllm."""
+    from . import emulator
+
+    unreal = emulator.refusal()
+    if unreal:
+        return False, unreal
     seen = gpus_seen()
     if not seen:
         return False, "no GPU: neither /dev/kfd nor /dev/nvidia* exists"

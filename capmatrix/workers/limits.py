@@ -16,6 +16,7 @@ class Limits(msgspec.Struct, frozen=True):
     beyond what the server had (not applied on ``device``: GPU runtimes reserve address space freely);
     None is no limit. ``file_bytes``: largest file a worker may write. ``output_bytes``: how much of
     the end of a worker's output is kept in memory; ``stderr_tail``: characters of it in a record.
+    ``emulated_factor``: how many times ``run_s`` a cell may take on an emulated GPU.
     ``history``: cells before a crash that a bisection looks at; ``bisect_attempts`` and ``bisect_s``
     bound it. ``idle_s``: a server without workers ends after it.
     """
@@ -30,6 +31,14 @@ class Limits(msgspec.Struct, frozen=True):
     file_bytes: int | None = 4 * GIB
     output_bytes: int = 1 << 16
     stderr_tail: int = 4000
+    emulated_factor: float = 20.0
     history: int = 64
     bisect_attempts: int = 9
     bisect_s: float = 900.0
+
+
+def for_target(limits: Limits, target: str) -> Limits:
+    """The limits of cells on ``target``: an emulated GPU runs kernels much slower; compiling is the CPU's, as ever."""
+    if target.partition(":")[0] != "emulator":
+        return limits
+    return msgspec.structs.replace(limits, run_s=limits.run_s * limits.emulated_factor)

@@ -24,7 +24,7 @@ from ..pair import Pair, PairRecord, carrier, of_death
 from ..runlines import now
 from . import blame, deaths, processes, session, slots
 from .deaths import Progress, with_reasons
-from .limits import Limits
+from .limits import Limits, for_target
 from .protocol import Begin, ConnectionLost, Event, Exit, Hello, ProtocolError, Result, Run, send
 from .worker import EXIT_HUNG_UP
 
@@ -110,7 +110,7 @@ class Pool:
         )
 
     def run_pair(self, pair: Pair) -> PairRecord:
-        """Runs a pair as ``run`` does a cell. Its worker's death is its own: pairs are not looked at for one another."""
+        """Runs a pair as ``run`` does a cell. A death is the pair's own: nothing before it is suspected."""
         started = now()
         stand_in = carrier(pair)
         key = codec.server_key(stand_in)
@@ -137,7 +137,7 @@ class Pool:
         while True:
             worker = self._worker(cell)
             before = list(worker.history)
-            progress = Progress(self.limits, time.monotonic())
+            progress = Progress(for_target(self.limits, cell.target), time.monotonic())
             try:
                 record = self._cell(worker, cell, progress, pair)
             except _Stale:
@@ -232,7 +232,7 @@ class Pool:
 
     def _replay(self, cells: Sequence[Cell]) -> Record | None:
         for cell in cells[:1]:
-            self._close_worker(cell)
+            self.end_worker(cell)
         for cell in cells[:-1]:
             record, _ = self._attempt(cell)
             if record.verdict in blame.DEADLY:
@@ -268,7 +268,7 @@ class Pool:
 
     def _hello(self, cell: Cell) -> Hello:
         limits = self.limits
-        on_device = cell.target.partition(":")[0] == "device"
+        on_device = cell.target.partition(":")[0] in ("device", "emulator")
         env = slots.device_environment(self._own_slot()) if on_device else {}
         memory = None if on_device else limits.memory_bytes
         return Hello(env, memory, limits.file_bytes, limits.output_bytes)
@@ -283,7 +283,8 @@ class Pool:
         index: int = self._local.slot.index
         return index
 
-    def _close_worker(self, cell: Cell) -> None:
+    def end_worker(self, cell: Cell) -> None:
+        """Ends this slot's worker for such cells: the next one starts in a fresh process."""
         worker = self._warm().get(codec.server_key(cell))
         if worker is not None:
             self._drop(cell, worker)

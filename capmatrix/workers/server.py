@@ -202,8 +202,9 @@ def _wake_on(*numbers: int) -> int:
 
 def _forget(wake: int) -> None:
     """Closes both ends of ``_wake_on``'s pipe in a fork."""
-    os.close(signal.set_wakeup_fd(-1))
-    os.close(wake)
+    for fd in (signal.set_wakeup_fd(-1), wake):
+        with contextlib.suppress(OSError):  # a library may have taken the wakeup descriptor back meanwhile
+            os.close(fd)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from .limits import Limits
 from .protocol import (
     TAG,
     ConnectionLost,
+    Exit,
     FromWorker,
     Hello,
     Identity,
@@ -122,6 +123,7 @@ class Server:
             Unavailable: the target cannot run here.
             ServerError: the engine does not open, or the server does not answer.
         """
+        last = ""
         for _ in range(4):
             link = self._link() or self._start()
             if link is None:
@@ -132,12 +134,15 @@ class Server:
                 welcome = reader.read(time.monotonic() + self.limits.fork_s)
                 if isinstance(welcome, Welcome):
                     return Connection(link, reader, welcome)
+                if isinstance(welcome, Exit):
+                    last = f"; its last worker died at once (exit code {welcome.code}, signal {welcome.signal}): "
+                    last += printable(welcome.output[-_TAIL:]).strip()
             except TimeoutError:
                 self.stop()  # stopped or stuck: it is there, but forks nothing
             except (ConnectionLost, ProtocolError, OSError):
                 pass  # ending, just now
             link.close()
-        raise ServerError(f"the worker server of {self.target} does not answer; its output: {self._log_tail()}")
+        raise ServerError(f"the worker server of {self.target} does not answer; its output: {self._log_tail()}{last}")
 
     def _link(self) -> socket.socket | None:
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
 """An engine without vLLM for tests of the plugin: a cell's backend says what becomes of it.
 
 ``TINY_LOG`` names a file that gets a line for each cell run and each session opened. Cells of the backend
-ULTRAQUANT never end.
+ULTRAQUANT never end; those of TRITON_ATTN_DIFFKV are wrong every other time, at block 16.
 """
 
 from __future__ import annotations
@@ -55,6 +55,12 @@ class Session:
         )
 
 
+def runs(cell: Cell) -> int:
+    """How often the cell was run, this time included."""
+    with open(os.environ["TINY_LOG"]) as file:
+        return sum(line.startswith("run ") and line.rstrip().endswith(codec.cell_id(cell)) for line in file)
+
+
 def verdict_of(cell: Cell) -> tuple[Verdict, str]:
     if cell.backend == "ULTRAQUANT":
         while True:
@@ -63,6 +69,8 @@ def verdict_of(cell: Cell) -> tuple[Verdict, str]:
         os.abort()
     if cell.backend == "ROCM_AITER_UNIFIED_ATTN":
         return Verdict.UNVERIFIED, "native operator has no code here"
+    if cell.backend == "TRITON_ATTN_DIFFKV" and cell.block_size == 16 and runs(cell) % 2:
+        return Verdict.WRONG, "relative L2 0.2 over the bound 0.0042"
     if cell.backend == "ROCM_ATTN" and cell.block_size == 128:
         return Verdict.WRONG, "relative L2 0.55 over the bound 0.0042"
     if cell.backend == "ROCM_SEGMENTED_ATTN":

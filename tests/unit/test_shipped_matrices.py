@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from capmatrix import batches, matrix, paths, targets, vocabulary
+from capmatrix import batches, matrix, pairfile, paths, targets, vocabulary
 from capmatrix.axes import AXES, PROPERTIES
 from capmatrix.cell import Cell
 from capmatrix.codec import cell_id, setup_key
 from capmatrix.grid import Matrix, Workload
 
-FILES = {path.stem: path for path in sorted(paths.matrices_dir().glob("*.toml"))}
+FILES = {
+    path.stem: path for path in sorted(paths.matrices_dir().glob("*.toml")) if not pairfile.is_pair_file(path)
+}
 OFFLINE = ("offline:gfx942",)
 #: Cells of a preset of rocm-attention.toml over all the targets of a machine without a GPU.
 MOST_CELLS = 2000

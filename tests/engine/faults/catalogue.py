@@ -127,7 +127,7 @@ _FP8 = ("fp8",)
 _OTHER_FP8 = {"interpreter:gfx942": torch.float8_e4m3fn, "interpreter:gfx950": torch.float8_e4m3fnuz}
 _KERNEL = "kernel_unified_attention"
 _TABLE_ENTRY = "block_tables_ptr + block_table_offset + seq_offset // BLOCK_SIZE\n        ).to(tl.int64)\n\n"
-_VIEWED = "key_cache = key_cache.view(self.fp8_dtype)\n                value_cache = value_cache.view(self.fp8_dtype)"
+_VIEWED = "key_cache = key_cache.view(self.fp8_dtype)\n            value_cache = value_cache.view(self.fp8_dtype)"
 _STORE = (
     "                output_ptr + output_offset,\n                acc,\n"
     "                mask=dim_mask[None, :] & query_mask_0[:, None]"
@@ -379,6 +379,32 @@ def _aiter_faults() -> list[Fault]:
         ]  # fmt: skip
     return found
 
+
+def _probes() -> list[Fault]:
+    """Not wrong numbers but what else a kernel may do: their cells end as their tests say."""
+    scale = "softmax_scale=self.scale,"
+    second = 'softmax_scale=self.scale * (1.0, 2.0)[self.__dict__.setdefault("calls", []).append(1) or len(self.calls) == 2],'
+    first = second.replace("== 2", "== 1")
+    end = "    return output\n"
+    mask = "                value_cache_ptr + v_offset,\n                mask=dim_mask[None, :] & tile_mask[:, None],"
+    behind = _STORE + " & query_mask_1[:, None],\n            )\n"
+    beyond = "            tl.store(output_ptr + output_offset + output_stride_0, acc, mask=query_mask_0[:, None])\n"
+    forward = "TritonAttentionImpl.forward"
+    made = (
+        ("unmasked-tail", UNIFIED, _KERNEL, mask, mask.replace(" & tile_mask[:, None]", ""), "forward"),
+        ("warm-call-differs", BACKEND, forward, scale, second, "repeat"),
+        ("cold-call-differs", BACKEND, forward, scale, first, "forward"),
+        ("query-changed", BACKEND, forward, end, "    query[0] += 1\n" + end, "guard"),
+        ("seq-lens-changed", BACKEND, forward, end, "    attn_metadata.seq_lens.add_(1)\n" + end, "guard"),
+        ("writes-behind-output", UNIFIED, _KERNEL, behind, behind + beyond, "guard"),
+    )
+    return [
+        Fault(name, function, (Edit(module, function, old, new),), None, "TRITON_ATTN", 16, "verify", part=part)
+        for name, module, function, old, new, part in made
+    ]
+
+
+PROBES: dict[str, Fault] = {fault.name: fault for fault in _probes()}
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault for fault in (*_unified_faults(), *_rocm_faults(), *_writer_faults(), *_aiter_faults())

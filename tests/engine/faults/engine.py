@@ -9,7 +9,7 @@ from capmatrix.cell import Cell, Record
 from capmatrix.engine import session
 from capmatrix.engine.session import Emit
 
-from .catalogue import FAULTS, Fault
+from .catalogue import FAULTS, PROBES, Fault
 from .patching import edited
 
 
@@ -23,7 +23,7 @@ class FaultySession:
 
     def run(self, cell: Cell, emit: Emit) -> Record:
         """One cell's record."""
-        fault = FAULTS.get(cell.drafter)
+        fault = FAULTS.get(cell.drafter) or PROBES.get(cell.drafter)
         if fault is None:
             return self.whole.run(cell, emit)
         with edited(fault.edits):

@@ -1,0 +1,79 @@
+"""The engine with GPU faults provoked on purpose, one kind a batch shape: for a machine with a GPU.
+
+    capmatrix run eagle3-llama --preset faults-of-a-gpu ... -- --capmatrix-engine faulty_engine:open_session
+
+``decode``: a block table entry far outside the pool (an illegal access). ``verify``: an entry just past the
+pool's end (no error at all, wrong numbers). ``prefill``: more memory than there is. ``mixed``: a kernel that
+never ends. ``chunked_prefill``: nothing; it must pass, after and beside all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from capmatrix.cell import Cell, Record
+from capmatrix.engine import session as engine
+
+
+def open_session(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> Faulty:
+    """As the engine's own."""
+    return Faulty(engine.open_session(target, switches, options))
+
+
+class Faulty:
+    """A session that breaks cells by their batch."""
+
+    def __init__(self, session: engine.Session) -> None:
+        # Not before the session is open: importing it imports vLLM.
+        from capmatrix.engine import forward
+
+        self.forward, self.attend = forward, forward.attend
+        self.session = session
+        self.environment = session.environment
+
+    @property
+    def spent(self) -> bool:
+        """Whether the worker must be replaced."""
+        return self.session.spent
+
+    def run(self, cell: Cell, emit: engine.Emit) -> Record:
+        """The cell's record, broken."""
+        fault = {"decode": far_outside, "verify": just_outside, "prefill": out_of_memory, "mixed": endless}.get(cell.batch)
+        if fault is None:
+            return self.session.run(cell, emit)
+
+        def broken(setup: Any, batch: Any, placement: Any, *rest: Any) -> Any:
+            fault(setup, placement)
+            return self.attend(setup, batch, placement, *rest)
+
+        self.forward.attend = broken
+        try:
+            return self.session.run(cell, emit)
+        finally:
+            self.forward.attend = self.attend
+
+
+def far_outside(setup: Any, placement: Any) -> None:
+    """Every entry of the block table points at 100 million."""
+    placement.tables.fill_(100_000_000)
+
+
+def just_outside(setup: Any, placement: Any) -> None:
+    """The last request's first block is the one past the pool's end."""
+    placement.tables[-1, 0] = setup.kv_cache_config.num_blocks
+
+
+def out_of_memory(setup: Any, placement: Any) -> None:
+    """Allocate a terabyte."""
+    import torch
+
+    torch.empty(1 << 40, dtype=torch.uint8, device=setup.device)
+
+
+def endless(setup: Any, placement: Any) -> None:
+    """A kernel that spins for days, and a wait for it."""
+    import torch
+
+    torch.cuda._sleep(1 << 50)
+    torch.cuda.synchronize()

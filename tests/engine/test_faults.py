@@ -1,0 +1,158 @@
+"""Seeded faults: each breaks a real kernel, is proven to matter on its input, and is caught there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import msgspec  # noqa: E402
+from faults import patching  # noqa: E402
+from faults.catalogue import FAULTS, PROBES, Fault  # noqa: E402
+from faults.patching import Edit, PatternGone, edited  # noqa: E402
+
+from capmatrix import codec  # noqa: E402
+from capmatrix.cell import Cell, Flag, Record, Verdict  # noqa: E402
+from capmatrix.workers.pool import Pool  # noqa: E402
+
+#: An AITER checkout, whose kernels are broken too where there is one.
+AITER = os.environ.get("CAPMATRIX_TEST_AITER", "")
+
+#: Which checks show a fault of each part.
+SHOWN_BY = {"forward": {"forward", "needles"}, "write": {"write"}, "guard": {"guard"}}
+
+#: Beyond what a test should take: a pool of four gigabytes. The detection benchmark has it.
+_TOO_BIG = {"unified-offset-of-31-bits"}
+
+
+def pairs() -> list[tuple[Fault, str]]:
+    """Every fault with every KV dtype it is tried in, by target so that servers are not started twice."""
+    found = [(fault, dtype) for fault in FAULTS.values() for dtype in fault.kv_cache_dtypes]
+    return sorted(found, key=lambda pair: (pair[0].target, pair[0].name.startswith("aiter")))
+
+
+def named(pair: tuple[Fault, str]) -> str:
+    """A test's name."""
+    return f"{pair[0].name}-{pair[1]}"
+
+
+def needs_aiter(fault: Fault) -> bool:
+    """Whether it breaks a kernel of AITER's."""
+    return fault.name.startswith("aiter")
+
+
+@pytest.fixture(scope="module")
+def run_faulty() -> Iterator[Callable[[Cell], Record]]:
+    """Runs a cell in a worker whose engine seeds the fault that the cell's ``drafter`` names."""
+    if find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    before = os.environ.get("PYTHONPATH")
+    here = Path(__file__).resolve().parent
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(here), str(here.parents[1]), before]))
+    try:
+        with Pool("faults.engine:open_session", {"aiter": AITER}, retry_alone=False) as pool:
+            yield pool.run
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len({fault.name for fault in FAULTS.values() if not needs_aiter(fault)}) >= 40
+    assert len(FAULTS) + len(PROBES) == len({*FAULTS, *PROBES})
+
+
+@pytest.mark.parametrize("pair", pairs(), ids=named)
+def test_the_input_is_sensitive(pair: tuple[Fault, str]) -> None:
+    fault, dtype = pair
+    assert fault.sensitivity(fault.cell(dtype)) >= 10.0
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize("pair", pairs(), ids=named)
+def test_the_fault_is_caught(pair: tuple[Fault, str], run_faulty: Callable[[Cell], Record]) -> None:
+    fault, dtype = pair
+    if fault.name in _TOO_BIG:
+        pytest.skip("its pool is too big for a test: see benchmarks/detection.py")
+    if needs_aiter(fault) and not AITER:
+        pytest.skip("no AITER checkout: CAPMATRIX_TEST_AITER is not set")
+    record = run_faulty(fault.cell(dtype))
+    assert record.verdict is Verdict.WRONG, (record.verdict, record.reasons)
+    shown = {check.part for check in record.checks if check.ok is False}
+    assert shown & SHOWN_BY[fault.part], (shown, record.reasons)
+
+
+def unbroken() -> list[Cell]:
+    """The cells that the faults are seeded in, each once."""
+    cells = {}
+    for fault, dtype in pairs():
+        if fault.pool_blocks is None and not needs_aiter(fault):
+            cell = msgspec.structs.replace(fault.cell(dtype), drafter="none")
+            cells[codec.encode(cell)] = cell
+    return list(cells.values())
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize("cell", unbroken(), ids=codec.cell_id)
+def test_without_a_fault_the_same_cell_passes(cell: Cell, run_faulty: Callable[[Cell], Record]) -> None:
+    record = run_faulty(cell)
+    assert record.verdict is Verdict.PASS, record.reasons
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("name", "verdict", "shown"),
+    [
+        ("warm-call-differs", Verdict.WRONG, {"repeat"}),
+        ("cold-call-differs", Verdict.WRONG, {"forward", "repeat"}),
+        ("query-changed", Verdict.WRONG, {"guard"}),
+        ("seq-lens-changed", Verdict.WRONG, {"guard"}),
+        ("writes-behind-output", Verdict.WRONG, {"guard"}),
+        ("unmasked-tail", Verdict.PASS, set()),
+    ],
+)
+def test_what_else_a_kernel_does_is_told(
+    name: str, verdict: Verdict, shown: set[str], run_faulty: Callable[[Cell], Record]
+) -> None:
+    record = run_faulty(PROBES[name].cell("auto"))
+    assert record.verdict is verdict, record.reasons
+    assert shown <= {check.part for check in record.checks if check.ok is False}
+    assert (Flag.NAN_UNSAFE in record.flags) == (name == "unmasked-tail")
+
+
+def example(x: int) -> int:
+    """Something to break."""
+    return x + 1
+
+
+class Thing:
+    """Something with a method to break."""
+
+    def twice(self, x: int) -> int:
+        """Something else to break."""
+        return x * 2
+
+
+def test_an_edit_is_in_place_within_and_undone_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patching, "imported_too", example, raising=False)
+    one = Edit(__name__, "example", "x + 1", "x + 2")
+    two = Edit(__name__, "Thing.twice", "x * 2", "x * 3")
+    with edited((one, two)):
+        assert (example(1), patching.imported_too(1), Thing().twice(1)) == (3, 3, 3)  # type: ignore[attr-defined]
+    assert (example(1), patching.imported_too(1), Thing().twice(1)) == (2, 2, 2)  # type: ignore[attr-defined]
+    assert "twice" not in globals()
+
+
+def test_an_edit_that_finds_nothing_is_an_error() -> None:
+    with pytest.raises(PatternGone, match=r"example has no 'x \+ 7'"), edited((Edit(__name__, "example", "x + 7", ""),)):
+        pass
+    assert example(1) == 2
