@@ -103,6 +103,16 @@ def build(name: str, *, block_size: int, num_speculative_tokens: int, lengths: s
     return Batch(name, requests, _PADDED_TOKENS if name == "padded" else 0)
 
 
+def in_worker_order(batch: Batch, decode_query_len: int) -> Batch:
+    """The requests as vLLM's worker orders them: those of ``decode_query_len`` (1 + k) tokens lead, then the shorter.
+
+    ROCM_AITER_FA's and latent attention's metadata builders rely on it (vllm 0.32,
+    ``vllm/v1/worker/gpu/model_runner.py``, ``sort_batch_req_ids``).
+    """
+    requests = sorted(batch.requests, key=lambda r: (r.query_len != decode_query_len, r.query_len))
+    return batch._replace(requests=tuple(requests))
+
+
 #: Batches that must pass before a backend is a candidate, by method and role (design: role).
 #: EAGLE, EAGLE3 and MTP drafters: a first pass with the target's lengths (prefill, chunked, verify),
 #: then k - 1 decodes. DFlash and DSpark: one non-causal pass over a block of query tokens.

@@ -71,6 +71,11 @@ class Found(NamedTuple):
     complete: bool = True
 
 
+def alone(changes: Sequence[Change], ask: Budget) -> list[Change]:
+    """The changes that pass by themselves; each is run. Raises Spent."""
+    return [c for c in changes if ask([c]).passed]
+
+
 def smallest(changes: Sequence[Change], ask: Budget, largest: int = 3) -> Found:
     """The smallest set of ``changes`` that passes.
 
@@ -83,9 +88,9 @@ def smallest(changes: Sequence[Change], ask: Budget, largest: int = 3) -> Found:
         base = ask(())
         if base.passed:
             return Found(frozenset())
-        alone = [frozenset([c]) for c in changes if ask([c]).passed]
-        if alone:
-            return Found(alone[0], tuple(alone[1:]))
+        single = [frozenset([c]) for c in alone(changes, ask)]
+        if single:
+            return Found(single[0], tuple(single[1:]))
         ranked = sorted(changes, key=lambda c: ask([c]).same == base.same)
         best = _reduced(ranked, ask)
         known = len(best) if best is not None else largest + 1
@@ -105,8 +110,8 @@ def smallest(changes: Sequence[Change], ask: Budget, largest: int = 3) -> Found:
 def idle(changes: Sequence[Change], contexts: Sequence[Changes], ask: Budget) -> dict[Change, list[Changes]]:
     """Changes that do nothing in every context, with the contexts in which that was seen; bounded as ``ask`` is.
 
-    In the empty context each is run alone. In another all that are left are added at once, and halved where that
-    does something; a change whose knob the context has is not asked there.
+    In the empty context each is run alone, and then those that did nothing all at once. In another all that are left
+    are added at once, and halved where that does something; a change whose knob the context has is not asked there.
     """
     left: dict[Change, list[Changes]] = {c: [] for c in changes}
     for context in contexts:
@@ -114,7 +119,8 @@ def idle(changes: Sequence[Change], contexts: Sequence[Changes], ask: Budget) ->
         here = [c for c in left if c.knob not in knobs]
         try:
             before = ask(context)
-            working = _working(here, context, before, ask, together=bool(context))
+            working = set() if context else {c for c in here if ask([c]).same != before.same}
+            working |= _working([c for c in here if c not in working], context, before, ask)
         except Spent:
             break
         for change in here:
@@ -128,28 +134,24 @@ def idle(changes: Sequence[Change], contexts: Sequence[Changes], ask: Budget) ->
 def idle_together(changes: Sequence[Change], context: Changes, ask: Budget) -> list[Change]:
     """Changes that do nothing in ``context``, asked all at once and halved where that does something."""
     try:
-        working = _working(changes, context, ask(context), ask, together=True)
+        working = _working(changes, context, ask(context), ask)
     except Spent:
         return []
     return [c for c in changes if c not in working]
 
 
-def _working(here: Sequence[Change], context: Changes, before: Answer, ask: Budget, together: bool) -> set[Change]:
-    """Those of ``here`` that do something on top of ``context``."""
-    if not here:
-        return set()
-    if not together:
-        return {c for c in here if ask(context | {c}).same != before.same}
+def _working(here: Sequence[Change], context: Changes, before: Answer, ask: Budget) -> set[Change]:
+    """Those of ``here`` that do something on top of ``context``; all of a group that does it only together."""
     found: set[Change] = set()
     for group in _compatible(here):
         if ask(context | frozenset(group)).same == before.same:
             continue
-        if len(group) == 1:
+        if len(group) > 1:
+            half = len(group) // 2
+            some = _working(group[:half], context, before, ask) | _working(group[half:], context, before, ask)
+            found |= some or set(group)
+        else:
             found.update(group)
-            continue
-        half = len(group) // 2
-        found |= _working(group[:half], context, before, ask, together)
-        found |= _working(group[half:], context, before, ask, together)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,6 +16,13 @@ Run = Callable[[Cell], Record]
 
 #: Told of each set before it runs and, with the record, after.
 Tell = Callable[[Changes, Cell, "Record | None"], None]
+
+
+#: Servers of the bound that a search leaves for establishing what has no effect.
+_KEPT = 5
+
+#: How the environment of a cell begins that no server could be had for.
+NOWHERE = "none-"
 
 
 class Limits(NamedTuple):
@@ -39,7 +47,7 @@ class Result(NamedTuple):
     ``baseline``: the cell as it is. ``found``: see ``bisect.Found``; ``passed``: the record of its set. ``tried``:
     each change alone. ``idle``: changes that did nothing, with the contexts in which that was seen. ``unsteady``:
     parts in which two runs of the cell as it is differ, which therefore do not count. ``verified``: whether the cell
-    failed, and the set passed, once more in fresh workers; None where there was nothing to verify.
+    failed as before, and the set passed, once more in fresh workers; None where there was nothing to verify.
     """
 
     cell: Cell
@@ -65,6 +73,8 @@ class _Lab:
         self.limits = limits
         self.records: dict[Changes, Record] = {}
         self.servers: set[object] = set()
+        #: Servers that may start by now: some are kept for asking what has no effect.
+        self.allowed = limits.servers - min(_KEPT, limits.servers // 4)
         self.unsteady: tuple[str, ...] = ()
         self.repeats = 0
 
@@ -72,7 +82,7 @@ class _Lab:
         """One set, run. Raises Spent where it needs one server too many."""
         cell = knobs.apply(self.cell, changes)
         key = codec.server_key(cell)
-        if key not in self.servers and len(self.servers) >= self.limits.servers:
+        if key not in self.servers and len(self.servers) >= self.allowed:
             raise Spent
         self.servers.add(key)
         record = self.attempt(changes)
@@ -101,7 +111,7 @@ class _Lab:
         return tuple(n for n in sameness.differing(base, sameness.parts(record)) if n not in self.unsteady)
 
 
-def bisect_cell(cell: Cell, changes: Sequence[Change], run: Run, tell: Tell, limits: Limits = Limits()) -> Result:
+def bisect_cell(cell: Cell, changes: Sequence[Change], run: Run, tell: Tell, limits: Limits) -> Result:
     """Finds the smallest set of ``changes`` with which ``cell`` passes, and the changes that do nothing."""
     started = time.monotonic()
     lab = _Lab(cell, run, tell, limits)
@@ -112,13 +122,12 @@ def bisect_cell(cell: Cell, changes: Sequence[Change], run: Run, tell: Tell, lim
     found = bisect.Found(base)
     dead: dict[Change, list[Changes]] = {}
     verified = None
-    if baseline.verdict is Verdict.UNAVAILABLE and not baseline.claims:
+    if baseline.verdict is Verdict.UNAVAILABLE and baseline.environment.startswith(NOWHERE):
         found = bisect.Found(None, proven=False, complete=False)  # no server: no switch brings the hardware
     elif baseline.verdict is not Verdict.PASS:
-        found = bisect.smallest(changes, budget, limits.largest)
-        dead = _without_effect(lab, budget, changes, found)
+        found, dead = _search(lab, budget, changes)
         if found.smallest:
-            verified = all(_again(lab, some) for some in (found.smallest, base))
+            verified = "verdict" not in lab.unsteady and _again(lab, found.smallest)
     tried = [Tried(c, r, lab.differs(r)) for c in changes if (r := lab.records.get(frozenset([c]))) is not None]
     return Result(
         cell=cell,
@@ -135,19 +144,30 @@ def bisect_cell(cell: Cell, changes: Sequence[Change], run: Run, tell: Tell, lim
     )
 
 
-def _without_effect(
-    lab: _Lab, budget: Budget, changes: Sequence[Change], found: bisect.Found
-) -> dict[Change, list[Changes]]:
-    """Switches that do nothing alone, nor beside the master switch, nor beside the set that passes.
-
-    The defaults, set, are asked too: a table of defaults may be wrong for the installed version.
-    """
-    switched = [c for c in changes if c.knob in knobs.SWITCHES]
+def _search(lab: _Lab, budget: Budget, changes: Sequence[Change]) -> tuple[bisect.Found, dict[Change, list[Changes]]]:
+    """The smallest passing set, and the switches without effect, which larger sets are not made of."""
     contexts: list[Changes] = [frozenset()]
     if knobs.MASTER in changes:
         contexts.append(frozenset([knobs.MASTER]))
-    if found.smallest and found.smallest not in contexts:
-        contexts.append(found.smallest)
+    single: list[Change] = []
+    with contextlib.suppress(Spent):
+        single = bisect.alone(changes, budget)
+    if single:
+        contexts += [frozenset([c]) for c in single[:1] if frozenset([c]) not in contexts]
+    lab.allowed = lab.limits.servers
+    dead = _without_effect(lab, budget, changes, contexts)
+    live = [c for c in changes if c not in dead]
+    return bisect.smallest(live, budget, lab.limits.largest), dead
+
+
+def _without_effect(
+    lab: _Lab, budget: Budget, changes: Sequence[Change], contexts: Sequence[Changes]
+) -> dict[Change, list[Changes]]:
+    """Switches that do nothing alone, nor all together, nor beside the master switch, nor beside one that passes.
+
+    Their defaults, set, are asked too: the table of defaults may be wrong for the installed version.
+    """
+    switched = [c for c in changes if c.knob in knobs.SWITCHES]
     dead = bisect.idle(switched, contexts, budget)
     explicit = bisect.idle_together(knobs.defaults(dead, lab.cell), frozenset(), budget)
     spoken = {c.knob for c in explicit}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__, commands_expect, commands_guard, commands_recommend, commands_selection
+from . import __version__, commands_bisect, commands_expect, commands_guard, commands_recommend, commands_selection
 from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
 
 if TYPE_CHECKING:
@@ -336,6 +336,7 @@ def _parser() -> argparse.ArgumentParser:
     commands_selection.add_to(add)
     commands_expect.add_to(add, matrix_path)
     commands_guard.add_to(add)
+    commands_bisect.add_to(add, matrix_path)
     commands_recommend.add_to(add)
     add("doctor", doctor, "Say what this machine can run, and why not the rest.")
     return parser

@@ -103,9 +103,11 @@ def _default(header: Mapping[str, Any], find_matrix: FindMatrix) -> Path:
     from .expectation_file import DIRECTORY
 
     files = header.get("files")
-    if not isinstance(files, list) or not files or not isinstance(files[0], str):
+    name = files[0] if isinstance(files, list) and files and isinstance(files[0], str) else ""
+    # A run may be somebody else's: what it names is only looked for below this folder, or among the shipped ones.
+    if not name.endswith(".toml") or Path(name).is_absolute() or ".." in Path(name).parts:
         raise InputError("the run does not say which matrix file it is of; name the file to write", key="-o")
-    matrix = find_matrix(files[0])
+    matrix = find_matrix(name)
     return matrix.parent / DIRECTORY / f"{matrix.stem}.toml"
 
 

@@ -54,6 +54,7 @@ _MERGE = (
     "execution",
     "runner",
     "switches",
+    "force",
     "kv_cache_dtype",
     "block_size",
     "backend",

@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\b\d{4,}\b")
 
 
 def parts(record: Record) -> dict[str, str]:
-    """Each part as text to compare: ``verdict``, ``reason``, ``selection``, ``claims``, ``set-up``, ``route``, ``checks``.
+    """Each part as text to compare: verdict, reason, selection, claims, set-up, route, checks.
 
     Of checks only their outcome counts, and of kernels not how long they took to compile.
     """

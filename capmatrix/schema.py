@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import archs, axes, drafters, matrix, paths, published, targets, vocabulary
+from . import archs, axes, drafters, matrix, paths, published, schema_pairs, targets, vocabulary
 from .axes import AXES, PROPERTIES, Axis
 from .cell import Role
 from .schema_expectations import expectations_schema
@@ -164,6 +164,8 @@ def files() -> dict[str, str]:
         "matrix.schema.json": matrix_schema(),
         "drafter.schema.json": drafter_schema(),
         "published.schema.json": published_schema(),
+        "pairs.schema.json": schema_pairs.pairs_schema(),
+        "target.schema.json": schema_pairs.target_schema(),
         "expectations.schema.json": expectations_schema(),
     }
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in made.items()}

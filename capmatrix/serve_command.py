@@ -123,8 +123,8 @@ def _insert(words: Sequence[str], new: Sequence[str]) -> list[str]:
 
 def is_serve(words: Sequence[str]) -> bool:
     """Whether the command starts a vLLM server."""
-    names = [word.rpartition("/")[2] for word in words]
-    return ("serve" in words[1:] and "vllm" in names) or any(w.startswith("vllm.entrypoints") for w in words)
+    called = any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in zip(words, words[1:], strict=False))
+    return called or any(word.startswith("vllm.entrypoints") for word in words)
 
 
 def set_environment(

@@ -57,13 +57,14 @@ class _Builder:
 
     def __init__(self) -> None:
         self.run = Run()
-        self.headers = 0
+        self.headers = self.lines = 0
         self.records: dict[str, Record] = {}
         self.pairs: dict[str, PairRecord] = {}
         self.begun: dict[str, int] = {}
 
     def add(self, line: Line) -> None:
         run = self.run
+        self.lines += 1
         if isinstance(line, RecordLine):
             self.add_record(line.record)
         elif isinstance(line, PairLine):
@@ -112,7 +113,7 @@ def read(path: str | os.PathLike[str], lenient: bool = True) -> Run:
 
     Lines that do not decode (a truncated last one, garbage anywhere, an over-long one) are listed in
     ``problems`` and skipped; with ``lenient=False`` the first raises InputError. A file that cannot be
-    opened, one larger than ``MAX_FILE``, and a line of a newer version always raise InputError.
+    opened, one without a single line of a run, one larger than ``MAX_FILE``, and a line of a newer version always raise InputError.
     """
     builder = _Builder()
     problems: list[str] = []
@@ -141,6 +142,9 @@ def read(path: str | os.PathLike[str], lenient: bool = True) -> Run:
         problem(0, f"compressed data damaged, the rest is lost: {error}")
     except OSError as error:
         raise InputError(f"cannot read the run file: {error.strerror or error}", file=path) from None
+    if not builder.lines:
+        why = f": {problems[0]}" if problems else ", it is empty"
+        raise InputError(f"not a run file{why}", file=path)
     if not builder.headers:
         problem(1, 'no header: no line {"kind": "run", ...}; is this a run file of capmatrix?')
     if count > MAX_PROBLEMS:

@@ -6,6 +6,7 @@ Every function takes the file, the key path of the value and the value itself.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ At = tuple[Key, ...]
 #: Longest text (a description, a reason) and most elements of one list.
 MAX_TEXT = 2000
 MAX_ELEMENTS = 4096
+
+#: Characters that change the direction of the text around them, so that it reads as what it is not.
+_DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def table(doc: TomlFile, at: At, value: object, allowed: Collection[str] | None = None) -> dict[str, Any]:
@@ -54,13 +58,16 @@ def require(doc: TomlFile, at: At, value: Mapping[str, object], keys: Iterable[s
 
 
 def text(doc: TomlFile, at: At, value: object) -> str:
-    """A string that is neither blank nor endless."""
+    """A string that is neither blank nor endless, without control characters other than line ends and tabs."""
     if not isinstance(value, str):
         raise doc.error(at, "must be a string", value=value)
     if not value.strip():
         raise doc.error(at, "must not be blank", value=value)
     if len(value) > MAX_TEXT:
         raise doc.error(at, f"longer than {MAX_TEXT} characters")
+    for c in value:
+        if c not in "\n\t" and (unicodedata.category(c) == "Cc" or c in _DIRECTIONS):
+            raise doc.error(at, "must hold no control characters", value=value)
     return value
 
 

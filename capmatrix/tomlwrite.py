@@ -80,9 +80,10 @@ def _value(value: object) -> str:
 
 
 def _string(value: str) -> str:
-    # A JSON string is a TOML basic string, except for DEL, which TOML wants escaped, and lone surrogates.
+    # A JSON string is a TOML basic string, except for lone surrogates, and for DEL, which TOML wants escaped. What
+    # a terminal or an editor would obey (C1 controls, changes of direction) is escaped with it.
     text = json.dumps(value.encode("utf-8", "replace").decode("utf-8"), ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _key(key: str) -> str:

@@ -25,7 +25,7 @@ from ..questions import Answer, Question, Source, Tried
 from . import bootstrap
 
 #: Configurations kept; each holds a few hundred kilobytes.
-_KEPT = 512
+_KEPT = 64
 #: Characters of an error that are kept.
 _MESSAGE = 2000
 

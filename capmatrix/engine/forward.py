@@ -102,21 +102,46 @@ def _latent_call(layer: Any, q: torch.Tensor, rows: torch.Tensor, v: torch.Tenso
     return output, query, mla.native_rows(seen, output), seen.read, []
 
 
+def prepared(
+    setup: Setup, metadata: dict[str, Any], slots: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> Callable[[], torch.Tensor]:
+    """The bare call of the layer, to be repeated: nothing is watched, filled or judged."""
+    by_layer = build_slot_mappings_by_layer(slots[None], setup.kv_cache_config)
+    flat = q.flatten(1), k.flatten(1), v.flatten(1)
+
+    def call() -> torch.Tensor:
+        with set_forward_context(metadata, setup.config, num_tokens=slots.shape[0], slot_mapping=by_layer):
+            output: torch.Tensor = setup.layer(*flat)
+        return output
+
+    return call
+
+
 def write_context(setup: Setup, batch: Batch, placement: Placement, values: Values) -> None:
     """Store each request's context (its tokens before the new ones) with the backend's own writer."""
     layer = setup.layer
     lengths = [r.seq_len - r.query_len for r in batch.requests]
     if not any(lengths):
         return
-    latent = mla.is_mla(layer)
-    if layer.attn_backend.forward_includes_kv_cache_update and not latent:
+    if layer.attn_backend.forward_includes_kv_cache_update and not mla.is_mla(layer):
         return
     # Blocks that a sliding window has left behind are gone: nothing of them is written.
+    if not placement.evicted:
+        k, v, slots = (
+            torch.cat([x[:n] for x, n in zip(kind, lengths, strict=True)])
+            for kind in (values.k, values.v, placement.slots)
+        )
+        _write(layer, k, v, slots)
+        return
     here = [s[:n] >= 0 for s, n in zip(placement.slots, lengths, strict=True)]
     k = torch.cat([x[: len(i)][i] for x, i in zip(values.k, here, strict=True)])
     v = torch.cat([x[: len(i)][i] for x, i in zip(values.v, here, strict=True)])
     slots = torch.cat([s[: len(i)][i] for s, i in zip(placement.slots, here, strict=True)])
-    if latent:
+    _write(layer, k, v, slots)
+
+
+def _write(layer: Any, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+    if mla.is_mla(layer):
         mla.write(layer, k, slots)
     else:
         layer.impl.do_kv_cache_update(layer, k, v, layer.kv_cache, slots)

@@ -31,6 +31,7 @@ class Placement(NamedTuple):
     new_slots: torch.Tensor
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
+    evicted: bool = False
 
     def on(self, device: torch.device) -> Placement:
         """The same on ``device``; the table keeps the memory around it that is no table's."""
@@ -42,6 +43,7 @@ class Placement(NamedTuple):
             tables,
             tuple(s.to(device) for s in self.slots),
             *(x.to(device) for x in (self.new_slots, self.query_start_loc, self.seq_lens)),
+            self.evicted,
         )
 
 
@@ -97,6 +99,7 @@ def place(batch: Batch, block_size: int, pool_blocks: int, seed: int = 1, window
         new_slots=torch.cat([s[-r.query_len :] for s, r in zip(slots, batch.requests, strict=True)]),
         query_start_loc=torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0))).int(),
         seq_lens=torch.tensor([r.seq_len for r in batch.requests], dtype=torch.int32),
+        evicted=any(bool((s < 0).any()) for s in slots),
     )
 
 

@@ -74,11 +74,15 @@ def write_check(
 
 def _kept(placement: Placement, per_request: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Rows of the tokens whose blocks are not evicted, of all requests."""
+    if not placement.evicted:
+        return torch.cat(per_request)
     return torch.cat([x[s >= 0] for x, s in zip(per_request, placement.slots, strict=True)])
 
 
 def _by_request(placement: Placement, rows: torch.Tensor) -> list[torch.Tensor]:
     """``_kept``'s rows by request again, zeros where a block is evicted."""
+    if not placement.evicted:
+        return list(rows.split([len(slots) for slots in placement.slots]))
     found, at = [], 0
     for slots in placement.slots:
         whole = rows.new_zeros(len(slots), *rows.shape[1:])

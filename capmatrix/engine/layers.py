@@ -1,4 +1,4 @@
-"""The attention layer of a cell: vLLM's own ``Attention`` or ``MLAAttention``, with scales and sinks of our choosing."""
+"""The attention layer of a cell: vLLM's own ``Attention`` or ``MLAAttention``, with scales and sinks of our own."""
 
 from __future__ import annotations
 

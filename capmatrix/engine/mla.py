@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from ..batches import Batch
 from ..cell import Cell
 from . import bands, mla_inputs, native_ops, shims
 
@@ -116,15 +115,6 @@ def without_bound(layer: Any) -> str:
 def is_mla(layer: Any) -> bool:
     """Whether ``layer`` attends over a latent."""
     return hasattr(layer, "kv_lora_rank")
-
-
-def in_worker_order(batch: Batch, decode_query_len: int) -> Batch:
-    """The requests as vLLM's worker orders them (``sort_batch_req_ids``): verifies and decodes lead.
-
-    The metadata builders of latent attention rely on it.
-    """
-    requests = sorted(batch.requests, key=lambda r: (r.query_len != decode_query_len, r.query_len))
-    return batch._replace(requests=tuple(requests))
 
 
 def call(layer: Any, q: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -38,6 +38,7 @@ from .pair_setup import Trail
 from .setup import Setup
 
 Enter = Callable[[Phase, str], None]
+OfGpu = Callable[[Exception, Phase], tuple[Verdict, tuple[str, ...]] | None]
 
 
 class Place(NamedTuple):
@@ -50,12 +51,15 @@ class Place(NamedTuple):
     attention_group: Any
 
 
-def run(pair: Pair, trail: Trail, kind: str, enter: Enter) -> Iterator[SideRun]:
-    """One batch of one layer after the other: of each side, one layer a kind of attention. ``kind`` of target."""
+def run(pair: Pair, trail: Trail, kind: str, enter: Enter, of_gpu: OfGpu) -> Iterator[SideRun]:
+    """One batch of one layer after the other: of each side, one layer a kind of attention. ``kind`` of target.
+
+    ``of_gpu`` is asked first what an exception means where it may be a GPU's.
+    """
     pages = pair_pages.check(trail)
     for place in places(trail):
         for batch in pair.batches:
-            yield _run(pair, trail, place, batch, kind, pages, enter)
+            yield _run(pair, trail, place, batch, kind, pages, enter, of_gpu)
 
 
 def places(trail: Trail) -> list[Place]:
@@ -151,7 +155,14 @@ def setup_of(trail: Trail, place: Place, is_causal: bool) -> Setup:
 
 
 def _run(
-    pair: Pair, trail: Trail, place: Place, batch_name: str, kind: str, pages: Check, enter: Enter
+    pair: Pair,
+    trail: Trail,
+    place: Place,
+    batch_name: str,
+    kind: str,
+    pages: Check,
+    enter: Enter,
+    of_gpu: OfGpu,
 ) -> SideRun:
     cell = cell_of(pair, trail, place, batch_name)
     setup = setup_of(trail, place, cell.geometry.causal)
@@ -174,13 +185,13 @@ def _run(
                 num_speculative_tokens=pair.num_speculative_tokens,
                 lengths="short",
             )
-            if cell.geometry.mla is not None:
-                batch = mla.in_worker_order(batch, 1 + pair.num_speculative_tokens)
+            batch = batches.in_worker_order(batch, 1 + pair.num_speculative_tokens)
             findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
             judge = verdicts.compiled if kind == "offline" else verdicts.computed
             verdict = judge(cell, setup, batch, findings, entered)
     except Exception as error:
-        verdict, findings["reasons"] = verdicts.of_exception(cell, error, reached[0], findings)
+        said = of_gpu(error, reached[0]) or verdicts.of_exception(cell, error, reached[0], findings)
+        verdict, findings["reasons"] = said
         failure = failures.describe(error)
     verdict, findings["reasons"] = _without_blame(cell, verdict, tuple(findings.get("reasons", ())), failure)
     if pages.ok is False and verdict is not Verdict.ERROR:

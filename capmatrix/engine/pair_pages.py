@@ -43,7 +43,7 @@ def check(trail: Any) -> Check:
 
 def overlaps(spans: list[Span], size: int, groups: int) -> Check:
     """The check itself, over an allocation of ``size`` units."""
-    seen = torch.zeros(size, dtype=torch.int32)
+    seen = torch.zeros(size, dtype=torch.int32)  # on the host: outlines alone are compared
     for group in range(groups):
         mine = torch.zeros_like(seen)
         for span in (s for s in spans if s.group == group):

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,7 @@ from . import failures, pair_cells, pair_facts, pair_setup, route, shims
 from .pair_setup import Trail
 
 Enter = Callable[[Phase, str], None]
+Said = tuple[Verdict, tuple[str, ...]]
 
 #: Verdicts of calls, that of the pair first: nothing that could not be told makes a pass.
 _WEIGHT = (
@@ -34,10 +35,18 @@ _WEIGHT = (
 _MISSING = "required dependencies not available"
 
 
-def run(
-    pair: Pair, environment: str, kind: str, enter: Enter, phases: list[tuple[Phase, float]]
-) -> PairRecord:
-    """The record of ``pair`` on a target of ``kind``; whatever vLLM raises becomes its verdict.
+class Where(NamedTuple):
+    """Where a pair runs: the environment's id, kind of target, device of its tensors, and whether a GPU of another
+    vendor poses as the target's."""
+
+    environment: str
+    kind: str
+    device: torch.device
+    posing: bool = False
+
+
+def run(pair: Pair, where: Where, enter: Enter, phases: list[tuple[Phase, float]]) -> PairRecord:
+    """The record of ``pair``; whatever vLLM raises becomes its verdict.
 
     ``enter`` is told each phase with what is being done; ``phases`` is the list that it fills.
     """
@@ -50,13 +59,16 @@ def run(
         steps.append((phase, step))
         enter(phase, step)
 
+    def of_gpu(error: Exception, phase: Phase) -> Said | None:
+        return _of_gpu(error, phase, where)
+
     runs: list[SideRun] = []
     failure = None
     with pair_setup.runner_of(pair), pair_facts.questions() as asked:
         try:
-            pair_setup.build(pair, trail, torch.device("cpu"), entered)
+            pair_setup.build(pair, trail, where.device, entered)
         except Exception as error:
-            verdict, reasons = refusal(error)
+            verdict, reasons = _of_gpu(error, steps[-1][0], where) or refusal(error)
             failure = failures.describe(error)
         else:
             verdict, reasons = Verdict.PASS, ()
@@ -65,11 +77,11 @@ def run(
         if verdict is Verdict.PASS:
             step = ""
             objection = pair_facts.allow_list(pair, trail)
-            runs = list(pair_cells.run(pair, trail, kind, enter)) if pair.batches else []
+            runs = list(pair_cells.run(pair, trail, where.kind, enter, of_gpu)) if pair.batches else []
             if runs:
                 verdict, phase, reasons = of_runs(runs)
             if objection:
-                said = f"the V1 proposer raises at the second draft step: {objection}"
+                said = f"V1's proposer raises: {objection}"
                 verdict, phase, step, reasons = Verdict.ERROR, Phase.FORWARD, "second draft step", (said, *reasons)
     ended = datetime.now(timezone.utc)
     phases.append((Phase.TIME, time.monotonic()))
@@ -80,7 +92,7 @@ def run(
         verdict=verdict,
         rung=reachable(pair.target) if ran else Rung.DECLARED,
         phase=phase,
-        environment=environment,
+        environment=where.environment,
         step=step,
         reasons=reasons,
         flags=tuple(sorted({flag for one in runs for flag in one.flags}, key=lambda flag: flag.value)),
@@ -92,6 +104,15 @@ def run(
         ended_at=ended.isoformat(timespec="milliseconds"),
         **facts,
     )
+
+
+def _of_gpu(error: Exception, phase: Phase, where: Where) -> Said | None:
+    """What a fault of a GPU is; None where there is none, or for any other exception."""
+    if where.kind != "device":
+        return None
+    from . import device_verdicts
+
+    return device_verdicts.of_exception(error, phase, posing=where.posing)
 
 
 def refusal(error: Exception) -> tuple[Verdict, tuple[str, ...]]:
@@ -111,7 +132,8 @@ def _told(error: Exception) -> str:
     """The line of a refusal that says why; a validation error's first line only counts its errors."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if lines and "validation error" in lines[0] and len(lines) > 1:
-        return f"{type(error).__name__}: {lines[1].removeprefix('Value error, ')}"[:400]
+        said = lines[1].removeprefix("Value error, ").partition(" [type=")[0]
+        return f"{type(error).__name__}: {said}"[:400]
     return failures.first_line(error)
 
 

@@ -25,7 +25,7 @@ from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec, init_attn_backend, 
 
 from ..cell import Phase
 from ..pair import Pair
-from . import mla, pair_models
+from . import mla, pair_models, workspace
 
 _RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _RUNNERS = {"v1": "0", "v2": "1"}
@@ -160,6 +160,7 @@ def _cache(pair: Pair, trail: Trail, device: torch.device, enter: Enter) -> None
     pool.kv_cache_layout = trail.layout
     config.cache_config.num_gpu_blocks = pool.num_blocks
     trail.kv_cache_config = pool
+    workspace.start(device)
     enter(Phase.BUILD, "kernel blocks and metadata builders")
     trail.groups, support, kernel_blocks = init_attn_backend(
         pool, config, device, draft_layer_names=set(trail.draft_layers)

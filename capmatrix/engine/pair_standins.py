@@ -24,9 +24,10 @@ _libraries: list[torch.library.Library] = []
 _M3 = "vllm.models.minimax_m3"
 
 
-def prepare() -> None:
-    """Make vLLM's compilation package importable, and streams constructible."""
-    torch.cuda.Stream = _Stream  # type: ignore[misc,assignment]
+def prepare(has_gpu: bool) -> None:
+    """Make vLLM's compilation package importable and, where there is no GPU, streams constructible."""
+    if not has_gpu:
+        torch.cuda.Stream = _Stream  # type: ignore[misc,assignment]
     _compilation_importable()
 
 

@@ -57,12 +57,12 @@ def models() -> None:
         )
 
 
-def pairs() -> None:
-    """Make what whole models need importable, and register the classes that pairs load."""
+def pairs(kind: str) -> None:
+    """Make what whole models need importable on a target of ``kind``, and register the classes that pairs load."""
     from . import pair_models, pair_standins
 
     # What fails here fails again, and is recorded, in a pair.
     with contextlib.suppress(Exception):
-        pair_standins.prepare()
+        pair_standins.prepare(has_gpu=kind == "device")
         pair_standins.register(*(name for name in pair_models.BUILDERS if name), *pair_models.DERIVED)
         from . import pair_session  # noqa: F401

@@ -8,35 +8,46 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
+
 from .. import batches, codec, targets
 from ..cell import Cell, Claim, Flag, Force, Phase, Record, Rung, Verdict
+from ..grid import Workload
 from ..pair import Pair, PairRecord
 from ..rungs import reachable
 from . import bootstrap
 
 Emit = Callable[[str, dict[str, Any]], None]
 
+#: Seconds to wait for memory that other workers on the same GPU hold for a while.
+_OTHERS_S = 3.0
+
 
 def open_session(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> Session:
     """Import everything a worker for ``target`` needs; called once, in the server, before it forks.
 
-    ``options``: ``aiter``, the path of an AITER checkout or empty. Raises Unavailable with the reason.
+    ``options``: ``aiter``, the path of an AITER checkout or empty; ``time``, workload profiles (fields by name)
+    that passing cells are timed under on a GPU. Raises Unavailable with the reason.
     """
     parsed = targets.parse(target)
     extensions = bootstrap.boot(parsed, switches, str(options.get("aiter") or ""))
     from . import environment
 
-    return Session(parsed, environment.collect(parsed, switches, extensions))
+    workloads = {name: Workload(**given) for name, given in dict(options.get("time") or {}).items()}
+    return Session(parsed, environment.collect(parsed, switches, extensions), workloads)
 
 
 class Session:
     """Cells of one target and switch set; cells that differ only in batch share their set-up."""
 
-    def __init__(self, target: targets.Target, environment: Any) -> None:
+    def __init__(
+        self, target: targets.Target, environment: Any, workloads: Mapping[str, Workload] | None = None
+    ) -> None:
         from . import compile_watch, flex, preload
 
         self.target = target
         self.environment = environment
+        self.workloads = dict(workloads or {})
         self._shared: tuple[object, Any] | None = None
         self._device: Any = None
         #: Set after a cell that left this process's GPU context unusable: the worker must be replaced.
@@ -52,7 +63,7 @@ class Session:
             flex.compile_for_the_virtual_gpu()
         preload.models()
         preload.compiler()
-        preload.pairs()
+        preload.pairs(self.target.kind)
 
     def run(self, cell: Cell, emit: Emit) -> Record:
         """One cell's record; whatever vLLM, Triton or AITER raises becomes its verdict."""
@@ -68,7 +79,7 @@ class Session:
         findings: dict[str, Any] = {}
         try:
             self._take()
-            verdict = self._judge(cell, findings)
+            verdict = self._judged(cell, findings)
         except Exception as error:
             verdict, findings["reasons"] = self._of_exception(cell, error, findings)
             findings["failure"] = failures.describe(error)
@@ -108,10 +119,18 @@ class Session:
         from . import pair_session
 
         self._shared = None
+        gc.collect()
         self._emit = emit
         self._phases = []
         self._enter(Phase.CONFIGURE)
-        return pair_session.run(pair, self.environment.id, self.target.kind, self._enter, self._phases)
+        self._take()
+        where = pair_session.Where(self.environment.id, self.target.kind, self._device, posing=bool(self.target.arch))
+        record = pair_session.run(pair, where, self._enter, self._phases)
+        findings = {"reasons": record.reasons}
+        verdict = self._after(record.verdict, findings)
+        if verdict is record.verdict:
+            return record
+        return msgspec.structs.replace(record, verdict=verdict, reasons=tuple(findings["reasons"]))
 
     def _aiter_to_blame(self, cell: Cell, verdict: Verdict, findings: dict[str, Any]) -> str | None:
         """Why an AITER outside vLLM's range, not the backend, is at fault; None when it is not."""
@@ -124,8 +143,23 @@ class Session:
         vllm = self.environment.versions["vllm"]
         return aiter_support.classify(cell.backend, self._aiter, findings.get("failure"), vllm)
 
+    def _judged(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
+        """``_judge``, once more where the numbers could not be compared for want of memory: others share the GPU."""
+        import torch
+
+        try:
+            return self._judge(cell, findings)
+        except torch.OutOfMemoryError:
+            if self._phase is not Phase.COMPARE:
+                raise
+        self._shared = None
+        self._release()
+        time.sleep(_OTHERS_S)
+        findings.clear()
+        return self._judge(cell, findings)
+
     def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
-        from . import device_verdicts, mla, route, verdicts
+        from . import device_verdicts, route, verdicts
 
         foreign = device_verdicts.foreign(cell.backend) if self.target.kind == "device" else ""
         if foreign:
@@ -146,11 +180,36 @@ class Session:
             num_speculative_tokens=cell.num_speculative_tokens,
             lengths=cell.lengths,
         )
-        if cell.geometry.mla is not None:
-            batch = mla.in_worker_order(batch, 1 + cell.num_speculative_tokens)
+        batch = batches.in_worker_order(batch, 1 + cell.num_speculative_tokens)
         findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
         judge = verdicts.compiled if self.target.kind == "offline" else verdicts.computed
-        return judge(cell, setup, batch, findings, self._enter)
+        verdict = judge(cell, setup, batch, findings, self._enter)
+        if verdict is Verdict.PASS and self.target.kind == "device":
+            verdict = self._beyond_eager(cell, setup, findings)
+        return verdict
+
+    def _beyond_eager(self, cell: Cell, setup: Any, findings: dict[str, Any]) -> Verdict:
+        """A passing cell's graphs, and its times where they are asked for."""
+        from . import failures, graphs, route, timing
+
+        verdict = Verdict.PASS
+        findings["route"] = route.so_far()
+        if graphs.applies(cell):
+            verdict = graphs.computed(cell, setup, findings, self._enter)
+        if verdict is not Verdict.PASS:
+            return verdict
+        for name, workload in self.workloads.items():
+            try:
+                findings["times"] = (
+                    *findings.get("times", ()), *timing.measure(cell, name, workload, self._enter),
+                )  # fmt: skip
+            except Exception as error:
+                found = self._of_exception(cell, error, findings)
+                if found[0] is Verdict.CRASH:
+                    raise
+                why = f"not timed under {name}: {failures.first_line(error)}"
+                findings["reasons"] = (*findings.get("reasons", ()), why)
+        return verdict
 
     def _claims(self, cell: Cell) -> list[Claim]:
         from . import claims
@@ -168,8 +227,16 @@ class Session:
             self._shared = None
             # A set-up is full of cycles, and its buffers are large: another must not wait for the collector.
             gc.collect()
+            self._release()
             self._shared = key, setup.build(cell, self._device, self._enter)
         return self._shared[1]
+
+    def _release(self) -> None:
+        """Give a GPU's memory back between set-ups: other workers may share it."""
+        if self.target.kind == "device":
+            import torch
+
+            torch.cuda.empty_cache()
 
     def _of_exception(self, cell: Cell, error: Exception, findings: dict[str, Any]) -> tuple[Verdict, tuple[str, ...]]:
         from . import device_verdicts, verdicts
@@ -183,7 +250,7 @@ class Session:
     def _record(self, cell: Cell, verdict: Verdict, findings: dict[str, Any], started: datetime) -> Record:
         from . import intended, route, shims
 
-        kernels = route.so_far()
+        kernels = findings.get("route") or route.so_far()
         names = tuple(k.name for k in kernels)
         flags = set(findings.get("flags", ()))
         if any(k.kind == "stand_in" for k in kernels):
@@ -204,9 +271,7 @@ class Session:
             cell_id=codec.cell_id(cell),
             cell=cell,
             verdict=verdict,
-            rung=Rung.DECLARED
-            if verdict in (Verdict.REJECTED, Verdict.UNAVAILABLE)
-            else reachable(cell.target),
+            rung=Rung.DECLARED if verdict in (Verdict.REJECTED, Verdict.UNAVAILABLE) else reachable(cell.target),
             phase=self._phase,
             environment=self.environment.id,
             reasons=tuple(findings.get("reasons", ())),
@@ -222,6 +287,7 @@ class Session:
             checks=tuple(findings.get("checks", ())),
             shims=shims.drain(),
             durations=durations,
+            times=tuple(findings.get("times", ())),
             started_at=started.isoformat(timespec="milliseconds"),
             ended_at=ended.isoformat(timespec="milliseconds"),
         )

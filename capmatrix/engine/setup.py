@@ -52,8 +52,8 @@ class Setup:
         return device
 
 
-def build(cell: Cell, device: torch.device, enter: Callable[[Phase], None]) -> Setup:
-    """Set ``cell`` up with a pool that any of its batches fits in; ``enter`` is told each phase.
+def build(cell: Cell, device: torch.device, enter: Callable[[Phase], None], blocks: int | None = None) -> Setup:
+    """Set ``cell`` up with a pool that any of its batches fits in, or of ``blocks``; ``enter`` is told each phase.
 
     Raises whatever vLLM raises; the phase last entered says where.
     """
@@ -66,7 +66,7 @@ def build(cell: Cell, device: torch.device, enter: Callable[[Phase], None]) -> S
             layer = layers.make(cell, config, device)
             enter(Phase.BUILD)
             workspace.start(device)
-            return _build_cache(cell, config, layer, device)
+            return _build_cache(cell, config, layer, device, blocks)
 
 
 def pool_blocks(cell: Cell, block_size: int) -> int:
@@ -81,10 +81,10 @@ def pool_blocks(cell: Cell, block_size: int) -> int:
     return max(longest, *(blocks_needed(batch, block_size) for batch in built)) + SPARE_BLOCKS
 
 
-def _build_cache(cell: Cell, config: Any, layer: Any, device: torch.device) -> Setup:
+def _build_cache(cell: Cell, config: Any, layer: Any, device: torch.device, blocks: int | None) -> Setup:
     specs = get_kv_cache_spec(config)
     spec = specs[layer.layer_name]
-    blocks = pool_blocks(cell, spec.block_size)
+    blocks = blocks or pool_blocks(cell, spec.block_size)
     supported = [layout.name for layout in get_supported_kv_cache_layouts([layer.get_attn_backend()])]
     layout = resolve_kv_cache_layout(config, [supported], specs.values())
     # vLLM sizes its pool by free memory; a cell needs a few blocks of any size.

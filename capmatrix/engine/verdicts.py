@@ -72,7 +72,7 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
         if only_nan:
             checks[:] = [_reported(c) if c.part == "forward" else c for c in checks]
         checks += finite
-    needles = _values_of(cell).needle_values(batch, cell.geometry, dtype)
+    needles = _values_of(cell).needle_values(batch, cell.geometry, dtype).on(setup.device)
     _run(probe, needles, "stale", "needles", checks)
     bad = [c for c in checks if c.ok is False]
     if bad:

@@ -38,6 +38,7 @@ _VALUED = (
     "--triton-cache",
     "--limit-compile",
     "--limit-run",
+    "--time",
     "--expectations",
     "--capmatrix-engine",
     "--guard-arch",

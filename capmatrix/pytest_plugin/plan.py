@@ -59,7 +59,7 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
             path = runfile.newest(directory.resolve(), files, preset)
         elif not path.exists():
             raise InputError("there is no such run to resume", file=path)
-        before = runfile.peek(path)
+        before = runfile.peek(path) or runfile.header_of(path)
         preset = preset if preset is not None else _text(before.get("preset"))
         force = force if force is not None else _text(before.get("force"))
         chosen = chosen or [t for t in before.get("targets", []) if isinstance(t, str)]

@@ -96,6 +96,11 @@ def peek(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def header_of(path: Path) -> dict[str, Any]:
+    """The header of a run file wherever it stands in it; empty for a new file. InputError for what is no run file."""
+    return read(path).header if path.stat().st_size else {}
+
+
 def state(path: Path) -> State:
     """What a run file holds already; empty where there is no such file yet."""
     if not path.exists():

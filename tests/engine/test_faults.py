@@ -153,6 +153,7 @@ def test_an_edit_is_in_place_within_and_undone_after(monkeypatch: pytest.MonkeyP
 
 
 def test_an_edit_that_finds_nothing_is_an_error() -> None:
-    with pytest.raises(PatternGone, match=r"example has no 'x \+ 7'"), edited((Edit(__name__, "example", "x + 7", ""),)):
+    gone = Edit(__name__, "example", "x + 7", "")
+    with pytest.raises(PatternGone, match=r"example has no 'x \+ 7'"), edited((gone,)):
         pass
     assert example(1) == 2

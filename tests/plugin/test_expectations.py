@@ -94,7 +94,7 @@ def test_what_expect_writes_makes_the_run_green(project: Project, more: tuple[st
     assert cli.main(["expect", "run.jsonl", "--check"]) == 0
     result = project.run(*words)
     # The forced cell at block 16 passes although it is not declared: expected by now, so that losing it would be red.
-    result.assert_outcomes(passed=4, xfailed=4, skipped=2)
+    result.assert_outcomes(passed=7, xfailed=7, skipped=2)
     assert result.ret == 0
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from capmatrix import pairfile, paths, target_models
+from capmatrix import pairfile, paths, schema, schema_pairs, target_models
 from capmatrix.errors import InputError
 from capmatrix.pair import pair_id
 from capmatrix.pairfile import PairMatrix
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 OFFLINE = ("offline:gfx942",)
 SHIPPED = paths.matrices_dir() / "pairs.toml"
@@ -169,6 +175,31 @@ def test_what_ships() -> None:
         "ROCM_AITER_FA",
         "ROCM_AITER_UNIFIED_ATTN",
     }
+
+
+def test_the_manual_names_every_key() -> None:
+    manual = (paths.matrices_dir().parent / "docs" / "pairs.md").read_text(encoding="utf-8")
+    for key in pairfile.PAIR_KEYS:
+        assert f"`{key}`" in manual, key
+    assert tomllib.loads(GOOD)  # the example of these tests is TOML at all
+
+
+def test_schemas_are_published_and_what_ships_satisfies_them() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    folder = paths.matrices_dir() / "schema"
+    for name in ("pairs.schema.json", "target.schema.json"):
+        assert (folder / name).read_text(encoding="utf-8") == schema.files()[name], "run: python -m capmatrix.schema"
+    files = [(SHIPPED, schema_pairs.pairs_schema(), "./schema/pairs.schema.json")]
+    files += [
+        (path, schema_pairs.target_schema(), "../schema/target.schema.json")
+        for path in sorted(target_models.DEFAULT_DIR.glob("*.toml"))
+    ]
+    for path, made, place in files:
+        text = path.read_text(encoding="utf-8")
+        assert text.splitlines()[0] == f"#:schema {place}"
+        assert [e.message for e in jsonschema.Draft7Validator(made).iter_errors(tomllib.loads(text))] == [], path.name
+    wrong = tomllib.loads(GOOD.replace("TRITON_ATTN", "TRITON_ATN"))
+    assert list(jsonschema.Draft7Validator(schema_pairs.pairs_schema()).iter_errors(wrong))
 
 
 def test_every_shipped_target_has_a_source_for_every_figure() -> None:

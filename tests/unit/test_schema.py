@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from matrix_files import FAMILIES, GOOD, write
 
-from capmatrix import drafters, matrix, paths, schema, vocabulary
+from capmatrix import drafters, matrix, pairfile, paths, schema, vocabulary
 from capmatrix.errors import InputError
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MATRICES = sorted(paths.matrices_dir().glob("*.toml"))
+MATRICES = [path for path in sorted(paths.matrices_dir().glob("*.toml")) if not pairfile.is_pair_file(path)]
 DRAFTERS = sorted(paths.drafters_dir().glob("*.toml"))
 
 

@@ -24,7 +24,7 @@ def test_the_published_schema_is_up_to_date() -> None:
 
 def test_every_kind_of_line_is_described() -> None:
     mapping = schema_records.schema()["discriminator"]["mapping"]
-    assert set(mapping) == {"run", "environment", "started", "record", "end"}
+    assert set(mapping) == {"run", "environment", "started", "record", "pair", "end"}
     names = set(schema_records.schema()["$defs"])
     assert {ref.rpartition("/")[2] for ref in mapping.values()} <= names
     assert {"Record", "Environment", "Cell", "Kernel", "Check", "Claim", "Failure", "Geometry"} <= names

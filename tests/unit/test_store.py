@@ -231,7 +231,7 @@ def test_file_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_many_problems_are_counted(tmp_path: Path) -> None:
     """A file of garbage lists some of it."""
     path = tmp_path / "r.jsonl"
-    path.write_bytes(b"garbage\n" * 5000)
+    path.write_bytes(b"garbage\n" * 5000 + b'{"kind":"end"}\n')
     problems = store.read(path).problems
     assert len(problems) == store.MAX_PROBLEMS + 1
     assert problems[-1] == f"and {5001 - store.MAX_PROBLEMS} more problems"  # no header is one too
@@ -247,7 +247,8 @@ def test_compressed(tmp_path: Path) -> None:
     run = store.read(packed)
     assert "compressed data damaged" in "".join(run.problems)
     packed.write_bytes(b"not gzip")
-    assert "compressed data damaged" in store.read(packed).problems[0]
+    with pytest.raises(InputError, match="not a run file: .*compressed data damaged"):
+        store.read(packed)
     with pytest.raises(store.StoreError, match="decompress"):
         store.RunWriter(packed, {}, resume=True)
 
@@ -406,10 +407,18 @@ def test_merge(tmp_path: Path) -> None:
     assert store.merge([]) == store.Run()
 
 
-def test_empty_file_is_a_problem(tmp_path: Path) -> None:
+def test_what_has_no_line_of_a_run_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    for content, why in ((b"", "empty"), (b"precious\n", "not a line of JSON"), (b"[]\n", "not a run file's line")):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=why):
+            store.read(path)
+
+
+def test_no_header_is_a_problem(tmp_path: Path) -> None:
     """A file without a header is read, and said to have none."""
     path = tmp_path / "r.jsonl"
-    path.touch()
+    path.write_bytes(b'{"kind":"end"}\n')
     assert store.read(path).problems[0].startswith("line 1: no header")
     with pytest.raises(InputError):
         store.read(path, lenient=False)

@@ -50,7 +50,7 @@ def test_a_pair_runs_in_a_worker_that_cells_share(make_pool: Callable[..., Pool]
     assert first.reasons == second.reasons  # one worker process
     assert first.environment in pool.environments
     assert first.started_at and first.ended_at
-    assert pool.run(fake_engine.cell("ok")).reasons == first.reasons
+    assert pool.run(fake_engine.cell("OK")).reasons == first.reasons
 
 
 def test_a_pair_that_kills_its_worker_is_a_crash_of_its_own(make_pool: Callable[..., Pool]) -> None:

@@ -64,12 +64,25 @@ def one_more_stale_slot(w: World, call: Call) -> Call:
     return replace(longer, k=k, v=v)
 
 
-def last_tile_dropped(tile: int, context_only: bool = False) -> Effect:
+#: A kernel's tile in tokens, or how it follows from the cell.
+Tile = int | Callable[[World], int]
+
+
+def paged_tile(w: World) -> int:
+    """The tile of ``kernel_paged_attention_2d``: the block up to 128, or 32 where that is no power of two."""
+    return 32 if w.block & (w.block - 1) else min(w.block, 128)
+
+
+def _size(tile: Tile, w: World) -> int:
+    return tile if isinstance(tile, int) else tile(w)
+
+
+def last_tile_dropped(tile: Tile, context_only: bool = False) -> Effect:
     """The last ``tile`` keys' tile is left out, where there is another."""
 
     def change(w: World, call: Call) -> Call:
         end = call.length - call.new if context_only else call.length
-        start = (-(-end // tile) - 1) * tile
+        start = (-(-end // _size(tile, w)) - 1) * _size(tile, w)
         if start <= 0 and not context_only:
             return call
         return _masked(w, call, lambda mask, key: mask & ~((key >= max(start, 0)) & (key < end)))
@@ -263,9 +276,9 @@ def read_as(other: torch.dtype) -> Effect:
     return effect
 
 
-def not_rescaled(tile: int, **what: bool) -> Effect:
+def not_rescaled(tile: Tile, **what: bool) -> Effect:
     """Online softmax over tiles that forgets to rescale."""
-    return lambda w: [online(call, tile, **what) for call in w.calls]
+    return lambda w: [online(call, _size(tile, w), **what) for call in w.calls]
 
 
 def badly_merged(tile: int, segments: int, **what: bool) -> Effect:

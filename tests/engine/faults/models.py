@@ -221,7 +221,8 @@ def online(call: Call, tile: int, *, rescale_sum: bool = True, rescale_out: bool
         p = torch.exp(part - now[..., None])
         alpha = torch.exp(top - now)
         total = (total * alpha if rescale_sum else total) + p.sum(-1)
-        acc = (acc * alpha[..., None] if rescale_out else acc) + torch.einsum("hqk,khd->hqd", p, v[start : start + tile])
+        acc = acc * alpha[..., None] if rescale_out else acc
+        acc = acc + torch.einsum("hqk,khd->hqd", p, v[start : start + tile])
         top = now
     return (acc / total[..., None]).transpose(0, 1)
 

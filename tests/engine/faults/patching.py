@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Edit(NamedTuple):
-    """Replace ``old`` by ``new`` wherever it stands in the source of ``function`` of ``module`` (``Class.method`` too)."""
+    """Replace ``old`` by ``new`` in the source of ``function`` (or ``Class.method``) of ``module``, wherever it is."""
 
     module: str
     function: str

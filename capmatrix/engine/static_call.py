@@ -1,0 +1,109 @@
+"""A call of the layer on buffers that stay where they are, captured in a graph and replayed, as vLLM's runner does.
+
+The graph is captured with dummy inputs of its size; before each replay the buffers are filled in place, rows
+beyond the batch are padding (no slot, length 0), and the backend's builder brings its own buffers up to date
+(vllm 0.32, ``vllm/v1/worker/gpu/cudagraph_utils.py`` and ``model_runner.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.forward_context import set_forward_context
+from vllm.v1.worker.gpu.attn_utils import build_attn_metadata, build_slot_mappings_by_layer
+
+from ..cell import Geometry
+from .inputs import Placement, Values
+from .setup import Setup
+
+
+class StaticCall:
+    """``requests`` of ``query_len`` new tokens each; ``output`` (tokens, heads, size) once it is captured."""
+
+    def __init__(self, setup: Setup, geometry: Geometry, requests: int, query_len: int, dtype: torch.dtype) -> None:
+        self.setup = setup
+        self.requests, self.query_len, self.tokens = requests, query_len, requests * query_len
+        self.longest = int(setup.config.model_config.max_model_len)
+        device = setup.device
+
+        def rows(heads: int) -> torch.Tensor:
+            return torch.zeros(self.tokens, heads, geometry.head_size, dtype=dtype, device=device)
+
+        self.q, self.k, self.v = rows(geometry.num_heads), rows(geometry.num_kv_heads), rows(geometry.num_kv_heads)
+        self.slots = torch.full((self.tokens,), -1, dtype=torch.int64, device=device)
+        width = -(-self.longest // setup.block_size)
+        self.tables = torch.zeros(requests, width, dtype=torch.int32, device=device)
+        self.starts = torch.empty(requests + 1, dtype=torch.int32, device=device)
+        self.seq_lens = torch.empty(requests, dtype=torch.int32, device=device)
+        self.positions = torch.zeros(self.tokens, dtype=torch.int64, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.output = self.q
+
+    def capture(self) -> None:
+        """Warm up and capture, with metadata of its own for each. Raises what vLLM and the driver raise."""
+        with torch.cuda.stream(torch.cuda.Stream()):
+            self._dummy()
+            self._call(self._metadata(self.longest, capture=True))
+        torch.cuda.synchronize()
+        self._dummy()
+        metadata = self._metadata(self.longest, capture=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.output = self._call(metadata)
+        self.graph = graph
+
+    def fill(self, placement: Placement, values: Values, k: torch.Tensor, v: torch.Tensor) -> None:
+        """A batch of at most as many requests; ``k`` and ``v`` are the new tokens' (tokens, KV heads, size)."""
+        count, tokens = placement.seq_lens.shape[0], k.shape[0]
+        for buffer, given in ((self.q, values.q), (self.k, k), (self.v, v)):
+            buffer[:tokens] = given
+            # What padded rows hold must not matter.
+            buffer[tokens:] = float("nan")
+        self.slots.fill_(-1)
+        self.slots[:tokens] = placement.new_slots
+        self.tables.zero_()
+        self.tables[:count, : placement.tables.shape[1]] = placement.tables
+        self.starts.fill_(tokens)
+        self.starts[: count + 1] = placement.query_start_loc
+        self.seq_lens.zero_()
+        self.seq_lens[:count] = placement.seq_lens
+        self._metadata(int(placement.seq_lens.max()), capture=False)
+
+    def replay(self) -> torch.Tensor:
+        """Run the captured call on what the buffers hold; (tokens, heads, size), overwritten by the next."""
+        assert self.graph is not None
+        self.graph.replay()
+        return self.output
+
+    def _dummy(self) -> None:
+        self.starts.copy_(torch.arange(self.requests + 1) * self.query_len)
+        self.seq_lens.fill_(self.query_len)
+
+    def _metadata(self, longest: int, *, capture: bool) -> dict[str, Any]:
+        setup = self.setup
+        return build_attn_metadata(
+            setup.groups,
+            self.requests,
+            self.tokens,
+            self.starts,
+            self.starts.cpu(),
+            self.query_len,
+            self.seq_lens,
+            longest,
+            [self.tables],
+            self.slots[None],
+            setup.kv_cache_config,
+            seq_lens_cpu_upper_bound=self.seq_lens.cpu(),
+            positions=self.positions,
+            is_prefilling=torch.zeros(self.requests, dtype=torch.bool),
+            for_cudagraph_capture=capture,
+            causal=not setup.config.attention_config.use_non_causal,
+        )
+
+    def _call(self, metadata: dict[str, Any]) -> torch.Tensor:
+        setup, layer = self.setup, self.setup.layer
+        by_layer = build_slot_mappings_by_layer(self.slots[None], setup.kv_cache_config)
+        with set_forward_context(metadata, setup.config, num_tokens=self.tokens, slot_mapping=by_layer):
+            output: torch.Tensor = layer(self.q.flatten(1), self.k.flatten(1), self.v.flatten(1))
+        return output.view(self.tokens, -1, layer.head_size)
