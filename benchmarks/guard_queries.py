@@ -3,12 +3,14 @@
 python benchmarks/guard_queries.py [ARCH ...]
 
 Every drafter family, at every block size, KV cache dtype, runner and target backend, for layers with and without
-sinks and windows: all different. Prints the time of all of them, and of one more question to the warm server.
+sinks and windows: all different. Prints the time of all of them, what of it was CPU time (on a machine that others
+use as well, that is what can be compared), and the time of one more question to the warm server.
 """
 
 from __future__ import annotations
 
 import itertools
+import resource
 import sys
 import time
 from collections import Counter
@@ -51,8 +53,12 @@ def main() -> None:
         selector.ask(asked[:1])
         one_s = time.perf_counter() - start
         versions = selector.versions()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = used.ru_utime + used.ru_stime + time.process_time()
     chosen = Counter(answer.backend or "none" for answer in answers.values())
-    print(f"{len(answers)} questions on {', '.join(archs)}: {all_s:.1f} s, worker start included")
+    print(
+        f"{len(answers)} questions on {', '.join(archs)}: {all_s:.1f} s, worker start included ({cpu_s:.1f} s of CPU)"
+    )
     print(f"one question to a warm server: {one_s * 1e3:.0f} ms, a fresh worker included")
     print(f"vllm {versions['vllm']}, aiter {versions['aiter'] or 'none'}; {dict(chosen.most_common())}")
 

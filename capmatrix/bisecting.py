@@ -103,7 +103,8 @@ class _Lab:
 
     def same(self, record: Record) -> tuple[str, ...]:
         """What must be equal for two sets to have done the same."""
-        return tuple(text for name, text in sameness.parts(record).items() if name not in self.unsteady)
+        steady = (text for name, text in sameness.parts(record).items() if name not in self.unsteady)
+        return (str(record.verdict is Verdict.PASS), *steady)
 
     def differs(self, record: Record) -> tuple[str, ...]:
         """In what a record differs from that of the cell as it is."""
@@ -147,13 +148,12 @@ def bisect_cell(cell: Cell, changes: Sequence[Change], run: Run, tell: Tell, lim
 def _search(lab: _Lab, budget: Budget, changes: Sequence[Change]) -> tuple[bisect.Found, dict[Change, list[Changes]]]:
     """The smallest passing set, and the switches without effect, which larger sets are not made of."""
     contexts: list[Changes] = [frozenset()]
-    if knobs.MASTER in changes:
-        contexts.append(frozenset([knobs.MASTER]))
-    single: list[Change] = []
     with contextlib.suppress(Spent):
-        single = bisect.alone(changes, budget)
-    if single:
-        contexts += [frozenset([c]) for c in single[:1] if frozenset([c]) not in contexts]
+        passing = bisect.alone(changes, budget)
+        before = budget(()).same
+        working = passing[:1] or [c for c in changes if budget([c]).same != before]
+        beside = [knobs.MASTER] if knobs.MASTER in changes else []
+        contexts += [frozenset([c]) for c in dict.fromkeys([*beside, *working])]
     lab.allowed = lab.limits.servers
     dead = _without_effect(lab, budget, changes, contexts)
     live = [c for c in changes if c not in dead]
@@ -163,7 +163,7 @@ def _search(lab: _Lab, budget: Budget, changes: Sequence[Change]) -> tuple[bisec
 def _without_effect(
     lab: _Lab, budget: Budget, changes: Sequence[Change], contexts: Sequence[Changes]
 ) -> dict[Change, list[Changes]]:
-    """Switches that do nothing alone, nor all together, nor beside the master switch, nor beside one that passes.
+    """Switches that do nothing alone, nor all together, nor beside the master switch or any that does something.
 
     Their defaults, set, are asked too: the table of defaults may be wrong for the installed version.
     """

@@ -80,7 +80,7 @@ def pytest_arguments(arguments: argparse.Namespace, extra: Sequence[str]) -> lis
         words += _xdist(arguments.number)
     for target in arguments.target:
         words += ["--target", target]
-    for option in ("preset", "run_file", "aiter", "triton_cache", "limit_compile", "limit_run"):
+    for option in ("preset", "run_file", "aiter", "triton_cache", "limit_compile", "limit_run", "time"):
         value = getattr(arguments, option)
         if value is not None:
             words += [f"--{option.replace('_', '-')}", value]
@@ -152,9 +152,9 @@ def report(arguments: argparse.Namespace, extra: list[str]) -> int:
         return commands_selection.report_table(arguments)
     found = _read(arguments.runs)
     if arguments.format == "json":
-        from .codec import encode
+        from .codec import printed
 
-        text = encode(found).decode() + "\n"
+        text = printed(found) + "\n"
     else:
         from .report.table import build
 
@@ -312,6 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--triton-cache", metavar="DIR", help="keep compiled kernels in DIR")
     one.add_argument("--limit-compile", metavar="SECONDS", help="for all compilation of a cell")
     one.add_argument("--limit-run", metavar="SECONDS", help="for all the rest of a cell")
+    one.add_argument("--time", metavar="WORKLOAD", help="on a GPU: time passing cells under these profiles (a,b)")
 
     one = add("cells", cells, "List the cells of a matrix file.")
     _add_choice_of_cells(one)

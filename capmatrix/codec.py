@@ -21,6 +21,17 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
+def printed(value: object) -> str:
+    """``encode`` as text for a terminal: characters that one would obey (C1 controls, changes of direction) escaped."""
+    text = encode(value).decode()
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(c: str) -> str:
+    units = c.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
 def decode(data: bytes | str, kind: type[T]) -> T:
     """JSON to ``kind``. Raises ``msgspec.ValidationError`` naming the path, or ``DecodeError``."""
     decoder = _decoders.get(kind)

@@ -74,7 +74,7 @@ def bisect(arguments: argparse.Namespace, extra: list[str]) -> int:
         told = report.data(result, versions, str(path))
         writer.end({"bisect": told})
     if arguments.json:
-        sys.stdout.write(codec.encode(told).decode() + "\n")
+        sys.stdout.write(codec.printed(told) + "\n")
     else:
         width = terminal.use_width(sys.stdout)
         sys.stdout.write(report.render(result, versions, width=width, run_file=str(path)))
@@ -197,6 +197,8 @@ def _limits(arguments: argparse.Namespace) -> Limits:
 
     given = {"compile_s": arguments.limit_compile, "run_s": arguments.limit_run}
     changed = {name: float(value) for name, value in given.items() if value is not None}
+    if arguments.limit_run is not None:
+        changed["emulated_factor"] = 1.0  # a limit that is given is meant as it stands
     return msgspec.structs.replace(Limits(idle_s=_IDLE_S), **changed)
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from . import commands_pairs
 from .errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from .tolerance import TOLERANCE, percent
 from .vocabulary import ARCHITECTURES
@@ -30,6 +31,10 @@ def add_to(add: Add) -> None:
     one.add_argument("--dtype", default="auto", metavar="DTYPE", help="the model's (default: bfloat16)")
     _add_server(one)
     one.add_argument("--drafter-backend", default="", metavar="NAME", help="speculative_config.attention_backend")
+    one.add_argument(
+        "--target-model", default="", metavar="MODEL",
+        help="set the pair up: this target model and the drafter together, such as minimax-m3",
+    )  # fmt: skip
     one.add_argument("--sinks", action="store_true", help="with attention sinks")
     one.add_argument("--sliding-window", type=_positive, metavar="N", help="window in tokens")
     one.add_argument("--non-causal", action="store_true", help="not causal")
@@ -43,6 +48,10 @@ def add_to(add: Add) -> None:
         help=f"how much slower than the best a default may be (default: {TOLERANCE:g}%%)",
     )  # fmt: skip
     _add_server(one)
+    one.add_argument(
+        "--pairs", nargs="?", const="pairs", metavar="FILE",
+        help="also the drafters of a pair file's pairs, beside their targets (default FILE: the shipped one)",
+    )  # fmt: skip
     one.add_argument("--no-choices", action="store_true", help="do not check that explicit choices are honoured")
     one.add_argument("--max-age", metavar="AGE", help="rows whose evidence is older, such as 90d, are stale")
     one.add_argument("--ignore-stale", action="store_true", help="what stale rows contradict fails nothing")
@@ -69,6 +78,8 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
 
 def default(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix default``: what vLLM selects; exit 1 where it selects nothing."""
+    if arguments.target_model:
+        return commands_pairs.default(arguments)
     from msgspec.structs import replace
 
     from . import codec, family_question
@@ -116,6 +127,10 @@ def guard(arguments: argparse.Namespace, extra: list[str]) -> int:
         for a in asked
     ]
     chosen = [room.judge_choice(*choice, answers[choice[2]]) for choice in choices]
+    if arguments.pairs:
+        beside, picked = commands_pairs.guard(arguments, table)
+        findings += beside
+        chosen += [] if arguments.no_choices else picked
     sys.stdout.write(report.report(findings, chosen, versions, verbose=arguments.verbose))
     if all(f.question is None for f in findings):
         print("capmatrix guard: no row could be asked for; nothing was checked", file=sys.stderr)

@@ -121,7 +121,7 @@ def report_table(arguments: argparse.Namespace) -> int:
         if arguments.format == "html":
             raise InputError("a published table is written as md or json", key="--format", value="html")
         as_json = arguments.format == "json"
-        parts.append(codec.encode(table).decode() + "\n" if as_json else published_report.draw(table))
+        parts.append(codec.printed(table) + "\n" if as_json else published_report.draw(table))
     _write(arguments.output or "-", "\n".join(parts))
     return EXIT_OK
 

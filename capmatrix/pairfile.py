@@ -237,6 +237,33 @@ def _check(doc: TomlFile, matrix: PairMatrix, part: Product) -> None:
             )
 
 
+def one(values: dict[str, Value], target: str) -> Pair:
+    """One pair of the shipped models and families, set-up alone; keys not given have their defaults.
+
+    Raises InputError for what is not known or does not fit.
+    """
+    models, families = target_models.load(target_models.DEFAULT_DIR), drafters.load(drafters.DEFAULT_DIR)
+    known = {key: family for key, family in families.items() if family.method in DRAFTER_CLASSES}
+    given = {key: default[0] for key, (_, default) in _KEYS.items() if default is not None} | values
+    allowed: dict[str, Collection[str]] = {
+        "target_model": models,
+        "drafter": known,
+        "target_backend": _BACKENDS,
+        "drafter_backend": _BACKENDS,
+        "kv_cache_dtype": vocabulary.KV_CACHE_DTYPES,
+        "dtype": vocabulary.DTYPES,
+    }
+    for key, names in allowed.items():
+        if given[key] not in names:
+            raise InputError("unknown value", key=key, value=given[key], allowed=names)
+    tp = cast(int, given["tp"])
+    if not target_models.splits(models[cast(str, given["target_model"])], tp):
+        raise InputError("the target's heads do not split over this many ranks", key="tp", value=tp)
+    part = Product("one", "one", {key: (value,) for key, value in given.items()}, (), ())
+    matrix = PairMatrix("", "", "", {"one": part}, {axes.DEFAULT_SWITCHES: ()}, models, known)
+    return next(_pairs(matrix, part, target))
+
+
 def expand(matrix: PairMatrix, preset: str | None = None, targets: Sequence[str] | None = None) -> list[Pair]:
     """The pairs of the file, or of one of its tables, on each of ``targets`` (default: ``targets.here()``).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .errors import InputError
@@ -123,7 +124,7 @@ def _insert(words: Sequence[str], new: Sequence[str]) -> list[str]:
 
 def is_serve(words: Sequence[str]) -> bool:
     """Whether the command starts a vLLM server."""
-    called = any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in zip(words, words[1:], strict=False))
+    called = any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in pairwise(words))
     return called or any(word.startswith("vllm.entrypoints") for word in words)
 
 

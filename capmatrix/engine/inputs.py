@@ -39,11 +39,12 @@ class Placement(NamedTuple):
             return self
         around = self.tables._base
         tables = self.tables.to(device) if around is None else around.to(device)[1:-1, 1:-1]
-        return Placement(
-            tables,
-            tuple(s.to(device) for s in self.slots),
-            *(x.to(device) for x in (self.new_slots, self.query_start_loc, self.seq_lens)),
-            self.evicted,
+        return self._replace(
+            tables=tables,
+            slots=tuple(s.to(device) for s in self.slots),
+            new_slots=self.new_slots.to(device),
+            query_start_loc=self.query_start_loc.to(device),
+            seq_lens=self.seq_lens.to(device),
         )
 
 

@@ -77,9 +77,14 @@ def run(pair: Pair, where: Where, enter: Enter, phases: list[tuple[Phase, float]
         if verdict is Verdict.PASS:
             step = ""
             objection = pair_facts.allow_list(pair, trail)
-            runs = list(pair_cells.run(pair, trail, where.kind, enter, of_gpu)) if pair.batches else []
-            if runs:
-                verdict, phase, reasons = of_runs(runs)
+            try:
+                runs += pair_cells.run(pair, trail, where.kind, enter, of_gpu) if pair.batches else ()
+            except Exception as error:
+                # Outside a call nothing of vLLM is run: this is capmatrix's own, and blames no backend.
+                verdict, reasons = Verdict.UNVERIFIED, (f"unverified: capmatrix failed: {failures.first_line(error)}",)
+                failure = failures.describe(error)
+            else:
+                verdict, phase, reasons = of_runs(runs) if runs else (verdict, phase, reasons)
             if objection:
                 said = f"V1's proposer raises: {objection}"
                 verdict, phase, step, reasons = Verdict.ERROR, Phase.FORWARD, "second draft step", (said, *reasons)

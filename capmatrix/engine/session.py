@@ -201,7 +201,7 @@ class Session:
         for name, workload in self.workloads.items():
             try:
                 findings["times"] = (
-                    *findings.get("times", ()), *timing.measure(cell, name, workload, self._enter),
+                    *findings.get("times", ()), *timing.measure(cell, setup.device, name, workload, self._enter),
                 )  # fmt: skip
             except Exception as error:
                 found = self._of_exception(cell, error, findings)

@@ -17,7 +17,7 @@ import torch
 from ..batches import Batch, Request
 from ..cell import Cell, Phase, Timing
 from ..grid import Workload
-from . import device_facts, device_route, forward, inputs, setup
+from . import device_facts, device_route, forward, inputs, model_config, setup
 from .static_call import StaticCall
 
 REPEATS = 24
@@ -32,7 +32,9 @@ _CHUNK, _BUDGET = 2048, 8192
 _QUERY = {"decode": lambda k: 1, "verify": lambda k: 1 + k}
 
 
-def measure(cell: Cell, name: str, workload: Workload, enter: Callable[[Phase], None]) -> tuple[Timing, ...]:
+def measure(
+    cell: Cell, device: torch.device, name: str, workload: Workload, enter: Callable[[Phase], None]
+) -> tuple[Timing, ...]:
     """The call of the cell's batch under a profile; nothing where the batch is none that is timed.
 
     Raises what the backend raises at that size, and torch.OutOfMemoryError.
@@ -40,8 +42,10 @@ def measure(cell: Cell, name: str, workload: Workload, enter: Callable[[Phase], 
     if cell.geometry.mla is not None or cell.batch not in (*_QUERY, "prefill"):
         return ()
     batch = _batch(cell, workload)
-    blocks = inputs.blocks_needed(batch, cell.block_size) + setup.SPARE_BLOCKS
-    made = setup.build(cell, torch.device("cuda", 0), enter, blocks=blocks)
+    # vLLM wants room for one sequence of the model's length, however short these are.
+    longest = -(-model_config.MAX_MODEL_LEN[cell.lengths] // cell.block_size)
+    blocks = max(longest, inputs.blocks_needed(batch, cell.block_size)) + setup.SPARE_BLOCKS
+    made = setup.build(cell, device, enter, blocks=blocks)
     enter(Phase.TIME)
     if max(r.seq_len for r in batch.requests) > made.config.model_config.max_model_len:
         return ()

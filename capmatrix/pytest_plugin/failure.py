@@ -82,7 +82,8 @@ def _check(check: Check) -> str:
     if check.bound is not None:
         parts.append(f"bound {check.bound:.3g}")
     if check.worst_row is not None:
-        parts.append(f"worst row {check.worst_row}")
+        times = "" if check.worst_row_error is None else f" at {check.worst_row_error:.3g} times its bound"
+        parts.append(f"worst row {check.worst_row}{times}")
     if check.nan_count or check.unwritten_count:
         parts.append(f"{check.nan_count} NaN, {check.unwritten_count} unwritten")
     if check.detail:

@@ -32,6 +32,7 @@ class Options(NamedTuple):
     engine: str
     expectations: tuple[str, ...] = ()
     rerun_unexpected: bool = False
+    time: str = ""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -116,6 +117,13 @@ def add_options(parser: pytest.Parser) -> None:
         default=False,
         help="repeat a cell that is not as expected, alone in a fresh worker, to tell a flake from a change",
     )
+    add(
+        "--time",
+        dest="capmatrix_time",
+        default="",
+        metavar="WORKLOAD",
+        help="on a GPU: also time passing decode, verify and prefill cells under these workload profiles (a,b)",
+    )
     add("--capmatrix-engine", dest="capmatrix_engine", default=DEFAULT_ENGINE, help=argparse.SUPPRESS)
 
 
@@ -137,6 +145,7 @@ def read_options(config: pytest.Config) -> Options:
         engine=option.capmatrix_engine,
         expectations=tuple(option.capmatrix_expectations),
         rerun_unexpected=option.capmatrix_rerun_unexpected,
+        time=option.capmatrix_time,
     )
 
 

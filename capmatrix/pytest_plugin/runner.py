@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from .. import workloads
 from ..cell import Cell, Environment, Record
 from ..errors import InputError
 from ..store import RunWriter
@@ -35,7 +37,7 @@ class Runner:
         self._environments: set[str] = set()
         self._pool = Pool(
             engine=options.engine,
-            options={"aiter": aiter_path(options), "triton_cache": options.triton_cache},
+            options={"aiter": aiter_path(options), "triton_cache": options.triton_cache} | profiles(options.time),
             limits=limits(options),
             session_dir=Path(plan.session_dir),
         )
@@ -106,8 +108,22 @@ class Runner:
 
 def limits(options: Options) -> Limits:
     """The pool's limits with what the command line changes."""
-    changed = {"compile_s": options.limit_compile, "run_s": options.limit_run}
+    # A limit that is given is meant as it stands, on an emulated GPU too.
+    factor = None if options.limit_run is None else 1.0
+    changed = {"compile_s": options.limit_compile, "run_s": options.limit_run, "emulated_factor": factor}
     return msgspec.structs.replace(Limits(), **{k: v for k, v in changed.items() if v is not None})
+
+
+def profiles(names: str) -> dict[str, Any]:
+    """The option ``time`` for the engine: profiles, fields by name, of ``seed,long`` or ``FILE.toml:NAME``; none: {}.
+
+    InputError for unknown ones.
+    """
+    found = {}
+    for name in filter(None, names.split(",")):
+        wanted, known = workloads.choose(name.strip())
+        found[wanted] = msgspec.structs.asdict(known[wanted])
+    return {"time": found} if found else {}
 
 
 def aiter_path(options: Options) -> str:

@@ -12,7 +12,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -68,10 +68,17 @@ def examine(
 
 
 def here(slots: Callable[[], int] | None = None) -> list[Item]:
-    """Every item of this machine, with every target that can be named."""
+    """Every item of this machine, with every target that can be named; emulators as one where none is there."""
     from .. import targets
 
-    return examine(targets=targets.known(), availability=targets.availability, slots=slots)
+    emulators = [n for n in targets.known() if n.startswith("emulator:")]
+    idle = [n for n in emulators if not targets.availability(n)[0]]
+    left_out = idle[1:] if idle == emulators else idle
+    named = [n for n in targets.known() if n not in left_out]
+    items = examine(targets=named, availability=targets.availability, slots=slots)
+    if idle != emulators:
+        return items
+    return [replace(i, name="emulator:<arch>", ok=None) if i.name == idle[0] else i for i in items]
 
 
 def render(items: Iterable[Item] | None = None, *, width: int = 100, color: bool = False) -> str:

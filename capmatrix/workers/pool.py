@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from .. import codec
-from ..cell import Cell, Environment, Record
+from .. import codec, rungs
+from ..cell import Cell, Environment, Record, Rung
 from ..engine import Unavailable
 from ..pair import Pair, PairRecord, carrier, of_death
 from ..runlines import now
@@ -338,6 +338,9 @@ def _decode(raw: msgspec.Raw, cell: Cell, environment: Environment, progress: Pr
         return deaths.invalid(cell, environment, progress, str(error))
     if record.cell != cell:
         return deaths.invalid(cell, environment, progress, f"it is of another cell, {record.cell_id}")
+    if rungs.reachable(cell.target) is Rung.EMULATED:
+        # How long an emulator takes says nothing of the GPU: whatever was measured is left out.
+        return msgspec.structs.replace(record, times=())
     return record
 
 

@@ -1,4 +1,4 @@
-"""Geometries and caches beyond the plain ones, interpreted and judged: what is right, what is not, and what flags say."""
+"""Geometries and caches beyond the plain ones, interpreted and judged: what is right, and what the flags say."""
 
 from __future__ import annotations
 

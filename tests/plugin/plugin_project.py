@@ -16,6 +16,9 @@ from capmatrix.store import Run, read
 
 ROOT = Path(__file__).resolve().parents[2]
 
+#: Where the tests' engines are.
+FOLDERS = (ROOT / "tests" / "plugin", ROOT / "tests" / "workers")
+
 #: What pytest is told to load.
 PLUGINS = ("-p", "xdist", "-p", "capmatrix.plugin")
 
@@ -58,9 +61,10 @@ class Project:
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pytester = pytester
         self.path = pytester.path
+        self.engine = "tiny_engine:open_session"
         self.log_path = self.path / "tiny.log"
         monkeypatch.setenv("TINY_LOG", str(self.log_path))
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(Path(__file__).parent)]))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *map(str, FOLDERS)]))
         monkeypatch.setenv("COLUMNS", "200")
         # Other plugins of the environment have no part in this, and take seconds to import.
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
@@ -88,7 +92,7 @@ class Project:
 
     def arguments(self, *words: str, target: str | None = "offline:gfx942") -> list[str]:
         where = [] if target is None else ["--target", target]
-        return [*PLUGINS, *words, *where, "--capmatrix-engine", "tiny_engine:open_session"]
+        return [*PLUGINS, *words, *where, "--capmatrix-engine", self.engine]
 
     def run(self, *words: str, target: str | None = "offline:gfx942") -> pytest.RunResult:
         """pytest with the plugin and the tiny engine, in a process of its own."""
