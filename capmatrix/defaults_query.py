@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from . import codec
-from .cell import Environment
+from .cell import Environment, Geometry
 from .engine import Unavailable
 from .errors import CapmatrixError
 from .questions import Answer, Question
@@ -28,10 +28,14 @@ from .workers.protocol import Answers, Ask, ConnectionLost, Exit, Hello, send
 ENGINE = "capmatrix.engine.default_query:open_session"
 
 #: Questions in one message, and how long their answers may take, in seconds.
-_BATCH = 2000
+_BATCH = 1000
 _ANSWER_S = 600.0
 #: Servers started at the same time, and left running between calls; each takes about 1 GB.
 _SERVERS = 4
+
+
+#: Stands for every geometry where questions are sorted by the rest.
+_ANY = Geometry(1, 1, 1)
 
 
 class QueryError(CapmatrixError):
@@ -62,12 +66,14 @@ class Selector:
         for question in dict.fromkeys(questions):
             groups.setdefault((question.arch, question.switches), []).append(question)
         session.owner_of(self._folder)
-        at_once = max(1, min(len(groups), _SERVERS, os.cpu_count() or 1))
+        cores = len(os.sched_getaffinity(0))
+        at_once = max(1, min(len(groups), _SERVERS, cores))
         answers: dict[Question, Answer] = {}
         with ThreadPoolExecutor(at_once) as threads:
-            for found in threads.map(lambda key: self._group(key, groups[key], len(groups)), groups):
+            workers = max(1, cores // at_once)
+            for found in threads.map(lambda key: self._group(key, groups[key], workers, len(groups)), groups):
                 answers.update(found)
-        return answers
+        return {question: answers[question] for questions in groups.values() for question in questions}
 
     def versions(self) -> dict[str, str]:
         """``vllm`` and ``aiter`` of what answered (the same in all servers); empty before the first question."""
@@ -77,12 +83,28 @@ class Selector:
         return {}
 
     def _group(
-        self, key: tuple[str, tuple[tuple[str, str], ...]], questions: Sequence[Question], groups: int
+        self, key: tuple[str, tuple[tuple[str, str], ...]], questions: Sequence[Question], workers: int, groups: int
     ) -> dict[Question, Answer]:
+        """The answers of one server, by up to ``workers`` of its workers."""
         arch, switches = key
         server = session.Server(
             self._folder, self._engine, f"offline:{arch}", dict(switches), self._options, self._limits
         )
+        # Those that share a configuration go to one worker, one after the other.
+        ordered = sorted(questions, key=_configuration)
+        parts = [ordered[start : start + _BATCH] for start in range(0, len(ordered), _BATCH)]
+        workers = min(workers, len(parts))
+        answers: dict[Question, Answer] = {}
+        with ThreadPoolExecutor(workers) as threads:
+            for found in threads.map(lambda i: self._worker(server, key, parts[i::workers]), range(workers)):
+                answers.update(found)
+        if groups > _SERVERS:
+            server.stop()
+        return answers
+
+    def _worker(
+        self, server: session.Server, key: tuple[str, tuple[tuple[str, str], ...]], parts: Sequence[Sequence[Question]]
+    ) -> dict[Question, Answer]:
         try:
             connection = server.connect(Hello(memory_bytes=self._limits.memory_bytes))
         except Unavailable as error:
@@ -90,14 +112,11 @@ class Selector:
         try:
             self.environments[key] = connection.environment
             answers: dict[Question, Answer] = {}
-            for number, start in enumerate(range(0, len(questions), _BATCH)):
-                part = questions[start : start + _BATCH]
+            for number, part in enumerate(parts):
                 answers.update(zip(part, _exchange(connection, number, part), strict=True))
             return answers
         finally:
             connection.link.close()
-            if groups > _SERVERS:
-                server.stop()
 
     def close(self) -> None:
         """Ends the servers. Idempotent."""
@@ -110,6 +129,12 @@ class Selector:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _configuration(question: Question) -> str:
+    """Equal for questions whose server is configured the same."""
+    kind = question.geometry.mla is None, question.geometry.causal
+    return f"{kind} {msgspec.structs.replace(question, geometry=_ANY)}"
 
 
 def _exchange(connection: session.Connection, number: int, questions: Sequence[Question]) -> list[Answer]:

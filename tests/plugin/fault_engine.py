@@ -32,7 +32,6 @@ FAULTS: dict[str, Verdict] = {
     "HANGS_IN_LOCK": Verdict.TIMEOUT,
     "STOPS": Verdict.TIMEOUT,
     "COMPILES_FOREVER": Verdict.TIMEOUT,
-    "EATS_MEMORY": Verdict.ERROR,
     "FLOODS": Verdict.PASS,
     "FLOODS_AND_DIES": Verdict.CRASH,
     "CLOSES_EVERYTHING": Verdict.CRASH,

@@ -48,7 +48,7 @@ def faulty(project: Project, *faults: str) -> str:
 def test_every_fault_is_its_own_cells_verdict(project: Project) -> None:
     faults = [fault for fault in FAULTS if fault != "FILLS"]
     file = faulty(project, *faults)
-    process = project.start(file, *TWO, "--run-file", "run.jsonl", "--limit-run", "2", "--limit-compile", "2")
+    process = project.start(file, *TWO, "--run-file", "run.jsonl", "--limit-run", "1", "--limit-compile", "1")
     out, _ = process.communicate(timeout=PATIENCE * 4)
     run = read(project.path / "run.jsonl", lenient=False)
     verdicts = {list(FAULTS)[r.cell.block_size - 1]: r.verdict for r in run.records}
@@ -124,7 +124,7 @@ def test_a_stopped_worker(project: Project) -> None:
     assert verdicts(project) == {"ULTRAQUANT": Verdict.TIMEOUT, "TRITON_ATTN": Verdict.PASS}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_forkserver_killed_or_stopped(project: Project, number: signal.Signals) -> None:
     """The cell under way ends as it would have; others get another server."""
     process = start(project, "ULTRAQUANT", "TRITON_ATTN", "TRITON_ATTN_DIFFKV", limit="3")
@@ -173,7 +173,7 @@ def test_ctrl_c_ends_a_run_whose_node_is_stopped(project: Project) -> None:
         os.kill(pid, signal.SIGSTOP)
     os.kill(process.pid, signal.SIGINT)
     try:
-        process.communicate(timeout=20)
+        process.communicate(timeout=5)
     except subprocess.TimeoutExpired:
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=PATIENCE)
