@@ -63,7 +63,7 @@ def bisect(arguments: argparse.Namespace, extra: list[str]) -> int:
     options = {"aiter": _aiter(arguments.aiter), "triton_cache": ""}
     limits = bisecting.Limits(arguments.servers, arguments.runs)
     progress = _Progress(limits.servers, len(changes))
-    header = {"matrix": "bisect", "cell": codec.cell_id(cell), "targets": [cell.target], "created": _utc()}
+    header = {"bisect": codec.cell_id(cell), "targets": [cell.target], "created": _utc()}
     with (
         RunWriter(path, header) as writer,
         Pool(arguments.engine or ENGINE, options, _limits(arguments), retry_alone=False) as pool,

@@ -63,9 +63,7 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
     return Environment(**{f: getattr(unnamed, f) for f in unnamed.__struct_fields__} | {"id": digest})
 
 
-def emulated(
-    seen: Mapping[str, Any], versions: dict[str, str], commits: dict[str, str]
-) -> tuple[dict[str, Any], str]:
+def emulated(seen: Mapping[str, Any], versions: dict[str, str], commits: dict[str, str]) -> tuple[dict[str, Any], str]:
     """What is said of an emulated GPU: its hardware facts and a line for people; the emulator's version is added."""
     from . import emulator
 

@@ -71,9 +71,13 @@ def _stored(x: torch.Tensor, scale: torch.Tensor, cache: torch.Tensor, kv_cache_
     return x.to(cache.dtype) if fp8 is None else quantise(x, scale, fp8).view(cache.dtype)
 
 
+#: Integers as wide as an element.
+_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
 def _bytes(cache: torch.Tensor) -> torch.Tensor:
-    # Index assignment is not implemented for FP8 types; their bytes are the same.
-    return cache.view(torch.uint8) if cache.element_size() == 1 else cache
+    """The same memory as integers: FP8 types cannot be indexed, and moving a NaN as a float may change its bits."""
+    return cache.view(_INTEGER[cache.element_size()])
 
 
 def _placed(slots: torch.Tensor, block_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

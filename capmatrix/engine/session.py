@@ -43,7 +43,7 @@ class Session:
     def __init__(
         self, target: targets.Target, environment: Any, workloads: Mapping[str, Workload] | None = None
     ) -> None:
-        from . import compile_watch, flex, preload
+        from . import compile_once, compile_watch, flex, preload
 
         self.target = target
         self.environment = environment
@@ -58,6 +58,7 @@ class Session:
         self._phases: list[tuple[Phase, float]] = []
         self._emit: Emit = lambda kind, data: None
         compile_watch.install(self._compiling, self._compiled)
+        compile_once.install()
         preload.backends()
         if target.kind == "offline":
             flex.compile_for_the_virtual_gpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .. import knobs
@@ -75,7 +76,9 @@ def _answer(result: Result, width: int) -> list[str]:
             said = "No set was found to make it pass before the bound on servers and runs; raise --servers or --runs."
         return text.fill(said, width)
     out = text.fill(f"Smallest set that makes it pass: {knobs.text(found.smallest)}", width, "", "  ")
-    if found.proven:
+    if found.proven and len(found.smallest) == 1:
+        pass  # what is smaller is the cell as it is
+    elif found.proven:
         out += text.fill("every smaller set of the changes that do something was run, and none passes", width, "  ")
     elif found.complete:
         out += text.fill("no part of it passes; smaller sets of other changes were not all run", width, "  ")
@@ -105,7 +108,9 @@ def _alone(result: Result, width: int) -> list[str]:
     for t in working:
         parts = ", ".join(_PARTS[p] for p in t.differs)
         head = f"  {text.pad(knobs.text([t.change]), names)}  "
-        out += text.fill(f"{_outcome(t.record, 120)}; differs in: {parts}", width, head, " " * len(head))
+        changed = {"verdict", "reason"} & set(t.differs)
+        outcome = _outcome(t.record, 120) if changed else f"still {t.record.verdict.value}"
+        out += text.fill(f"{outcome}; differs in: {parts}", width, head, " " * len(head))
     return out
 
 
@@ -116,15 +121,18 @@ def _idle(result: Result, versions: dict[str, str], width: int) -> list[str]:
     of = f" in vllm {vllm}" if vllm else ""
     lead = f"Without effect on this cell{of}: same verdict, claims, default, set-up, route and checks with and without"
     out = ["", *text.fill(lead, width)]
-    names = max(text.width(knobs.text([c])) for c in result.idle)
+    groups: dict[tuple[Changes, ...], list[Change]] = {}
     for change, seen in result.idle.items():
-        head = f"  {text.pad(knobs.text([change]), names)}  "
-        out += text.fill("; ".join(map(_context, seen)), width, head, " " * len(head))
+        groups.setdefault(tuple(seen), []).append(change)
+    for contexts, changes in groups.items():
+        out += [f"  {knobs.text([change])}" for change in changes]
+        out += text.fill(f"asked {_contexts(contexts)}", width, "    ", "    ")
     return out
 
 
-def _context(some: Changes) -> str:
-    return f"beside {knobs.text(some)}" if some else "alone"
+def _contexts(contexts: Sequence[Changes]) -> str:
+    beside = ", ".join(knobs.text(some) for some in contexts if some)
+    return "alone and all together" + (f"; beside {beside}" if beside else "")
 
 
 def _cost(result: Result, run_file: str) -> str:

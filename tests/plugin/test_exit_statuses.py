@@ -94,7 +94,7 @@ def test_130_interrupted(project: Project) -> None:
     process = subprocess.Popen(
         words, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
-    eventually(lambda: project.ran())
+    eventually(project.ran)
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "--resume --run-file" in out

@@ -327,7 +327,9 @@ def _outside_code(line: str) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../up.toml", "/etc/x.toml", "a/../../up.toml", "", "x.jsonl", 5, None])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.toml", "/etc/x.toml", "a/../../up.toml", "", "x.jsonl", 5, None]
+)
 def test_a_run_does_not_say_where_files_are_written(
     name: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,7 +353,8 @@ def test_damaged_lines_are_named_and_the_rest_is_read(tmp_path: Path, capsys: py
     for i in range(20):
         at = dice.randrange(5, len(whole))
         line = whole[at]
-        damaged = [line[: len(line) // 2] + b"\n", b"\x00" * 50 + b"\n", b"{}\n", line.replace(b'"verdict"', b'"x"')][i % 4]
+        misspelt = line.replace(b'"verdict"', b'"x"')
+        damaged = (line[: len(line) // 2] + b"\n", b"\x00" * 50 + b"\n", b"{}\n", misspelt)[i % 4]
         path.write_bytes(b"".join([*whole[:at], damaged, *whole[at + 1 :]]))
         status, _, error = call(["show", str(path)], capsys)
         assert status == 0 and f"it.jsonl: line {at + 1}: " in error and harmless(error)

@@ -188,7 +188,8 @@ def test_a_wrong_result_shows_the_checks_that_failed() -> None:
     text = describe(rec, outcome(rec), ["pytest"], "")
     checks = [line for line in text.splitlines() if line.startswith("check ")]
     assert len(checks) == 2
-    wanted = "check     forward, unused slots zeroed; relative L2 0.55; bound 0.0042; worst row 3; requests 1 and 2"
+    wanted = "check     forward, unused slots zeroed; relative L2 0.55; bound 0.0042; "
+    wanted += "worst row 3 at 0.81 times its bound; requests 1 and 2"
     assert checks[0] == wanted
     assert "512 NaN, 0 unwritten" in checks[1]
     assert "explain" not in text

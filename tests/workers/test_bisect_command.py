@@ -53,7 +53,8 @@ def test_a_set_is_found_told_and_recorded(
     assert "VLLM_BATCH_INVARIANT=1" in told.out and "no worker server with these switches" in told.out
     assert "crash (compiled)" in told.out
     idle = told.out.partition("Without effect on this cell in vllm 0.32.0")[2]
-    assert "VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION=1" in idle and "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT=1" not in idle
+    assert "\n  VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION=1\n" in idle
+    assert "\n  VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT=1\n" not in idle
     assert "each switch set starts a worker server of its own" in told.err and "[server 1/24] as it is" in told.err
 
     run = read(out)

@@ -208,7 +208,7 @@ def second_block_is_first(w: World) -> list[torch.Tensor]:
     """One wrong table entry: the last request's second block is its first again."""
     call, b = w.calls[-1], w.block
     k, v = call.k.clone(), call.v.clone()
-    n = min(b, call.length - b)
+    n = max(0, min(b, call.length - b))
     k[b : b + n], v[b : b + n] = call.k[:n], call.v[:n]
     return [*map(exact, w.calls[:-1]), exact(replace(call, k=k, v=v))]
 

@@ -53,7 +53,6 @@ class World:
     stored: torch.dtype
     scales: dict[str, float]
     values: inputs.Values
-    placement: inputs.Placement
 
     @property
     def block(self) -> int:
@@ -92,8 +91,7 @@ def world(cell: Cell, kind: str) -> World:
         may = reference.allowed(n, request.seq_len, mask)
         calls.append(Call(q[at : at + n], k_seen, v_seen, may, g.head_size**-0.5, sinks, g.logits_soft_cap))
         at += n
-    placement = inputs.place(batch, cell.block_size, 64, window=g.sliding_window)
-    return World(cell, batch, tuple(calls), stored, scales, values, placement)
+    return World(cell, batch, tuple(calls), stored, scales, values)
 
 
 def quantised_query(cell: Cell) -> bool:
