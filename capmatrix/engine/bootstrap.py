@@ -21,9 +21,12 @@ from .platform_plugin import ARCH_VARIABLE, POSING_VARIABLE
 SUPPORTED_VLLM = ">=0.32,<0.33"
 
 
-def boot(target: targets.Target, switches: Mapping[str, str], aiter: str = "") -> tuple[str, ...]:
+def boot(
+    target: targets.Target, switches: Mapping[str, str], aiter: str = "", triton_cache: str = ""
+) -> tuple[str, ...]:
     """Prepare this process and import vLLM; returns what was changed, in words.
 
+    ``triton_cache`` is a folder for compiled kernels, empty for Triton's own.
     Raises Unavailable with the reason where the target cannot run here.
     """
     available, reason = targets.availability(target.name)
@@ -32,6 +35,8 @@ def boot(target: targets.Target, switches: Mapping[str, str], aiter: str = "") -
     kind = targets.KINDS[target.kind]
     os.environ.update(switches)
     os.environ.update(_quiet())
+    if triton_cache:
+        os.environ["TRITON_CACHE_DIR"] = triton_cache
     os.environ[ARCH_VARIABLE] = target.arch
     os.environ.update(kind.environment(target.arch))
     if target.kind == "device":

@@ -26,11 +26,12 @@ _OTHERS_S = 3.0
 def open_session(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> Session:
     """Import everything a worker for ``target`` needs; called once, in the server, before it forks.
 
-    ``options``: ``aiter``, the path of an AITER checkout or empty; ``time``, workload profiles (fields by name)
-    that passing cells are timed under on a GPU. Raises Unavailable with the reason.
+    ``options``: ``aiter``, the path of an AITER checkout or empty; ``triton_cache``, a folder for compiled kernels or
+    empty; ``time``, workload profiles (fields by name) that passing cells are timed under on a GPU. Raises Unavailable with the reason.
     """
     parsed = targets.parse(target)
-    extensions = bootstrap.boot(parsed, switches, str(options.get("aiter") or ""))
+    paths = (str(options.get(name) or "") for name in ("aiter", "triton_cache"))
+    extensions = bootstrap.boot(parsed, switches, *paths)
     from . import environment
 
     workloads = {name: Workload(**given) for name, given in dict(options.get("time") or {}).items()}

@@ -139,7 +139,7 @@ def read_options(config: pytest.Config) -> Options:
         run_file=None if run_file is None else directory / run_file,
         resume=option.capmatrix_resume,
         aiter=option.capmatrix_aiter,
-        triton_cache=option.capmatrix_triton_cache,
+        triton_cache=str((directory / option.capmatrix_triton_cache).resolve()) if option.capmatrix_triton_cache else "",
         limit_compile=option.capmatrix_limit_compile,
         limit_run=option.capmatrix_limit_run,
         engine=option.capmatrix_engine,

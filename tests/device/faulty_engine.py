@@ -1,6 +1,7 @@
 """The engine with GPU faults provoked on purpose, one kind a batch shape: for a machine with a GPU.
 
-    capmatrix run eagle3-llama --preset faults-of-a-gpu ... -- --capmatrix-engine faulty_engine:open_session
+    PYTHONPATH=tests/device capmatrix run eagle3-llama --target device:gfx950 --limit-run 12 \\
+        -k "TRITON_ATTN and b16- and auto and heads16.16" -- --capmatrix-engine faulty_engine:open_session
 
 ``decode``: a block table entry far outside the pool (an illegal access). ``verify``: an entry just past the
 pool's end (no error at all, wrong numbers). ``prefill``: more memory than there is. ``mixed``: a kernel that
@@ -39,7 +40,7 @@ class Faulty:
 
     def run(self, cell: Cell, emit: engine.Emit) -> Record:
         """The cell's record, broken."""
-        fault = {"decode": far_outside, "verify": just_outside, "prefill": out_of_memory, "mixed": endless}.get(cell.batch)
+        fault = FAULTS.get(cell.batch)
         if fault is None:
             return self.session.run(cell, emit)
 
@@ -77,3 +78,6 @@ def endless(setup: Any, placement: Any) -> None:
 
     torch.cuda._sleep(1 << 50)
     torch.cuda.synchronize()
+
+
+FAULTS = {"decode": far_outside, "verify": just_outside, "prefill": out_of_memory, "mixed": endless}

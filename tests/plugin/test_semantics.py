@@ -152,3 +152,8 @@ def test_junit_properties(project: Project) -> None:
     project.run(project.matrix("TRITON_ATTN", blocks=(16,)), "--junitxml", "out.xml")
     text = (project.path / "out.xml").read_text()
     assert 'name="verdict" value="pass"' in text and 'name="rung" value="compiled"' in text
+
+
+def test_a_folder_for_compiled_kernels_reaches_the_engine(project: Project) -> None:
+    project.run(project.matrix("TRITON_ATTN", blocks=(16,)), "--triton-cache", "kernels")
+    assert f"cache {project.path / 'kernels'}" in project.log()

@@ -84,6 +84,8 @@ def verdict_of(cell: Cell) -> tuple[Verdict, str]:
 
 def open_session(target: str, switches: dict[str, str], options: dict[str, Any]) -> Session:
     log(f"open {os.getpid()} {target}")
+    if options.get("triton_cache"):
+        log(f"cache {options['triton_cache']}")
     if target == "device":
         raise Unavailable("no GPU on this machine")
     if target == "offline:gfx90a":

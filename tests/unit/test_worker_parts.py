@@ -136,7 +136,7 @@ Thread 0x00007e (most recent call first):
 def test_output_of_a_death() -> None:
     """The deepest frame of the dying thread in vllm, aiter or triton, and the line that tells most."""
     reason, frame, frames = failure.of_output("Memory access fault by GPU node-1 on address 0x7f\n" + OUTPUT)
-    assert reason == "Memory access fault by GPU node-1 on address 0x7f"
+    assert reason == "GPU memory fault: Memory access fault by GPU node-1 on address 0x7f"
     assert frame == "triton/compiler/compiler.py:320 in compile"
     assert len(frames) == 3
     assert frames[-1] == frame
