@@ -75,10 +75,10 @@ def prepare(arch: str) -> tuple[str, ...]:
 def _compiled_for(arch: str) -> GPUTarget:
     if arch:
         return GPUTarget("hip", arch, archs.get(arch).wave_size)
-    from . import device_facts
+    from . import device_facts, kfd
 
     if torch.version.hip is not None:
-        name = device_facts.amd_architecture()
+        name = kfd.amd_architecture()
         return GPUTarget("hip", name, 64 if name.startswith("gfx9") else 32)
     major, minor = device_facts.compute_capability()
     return GPUTarget("cuda", major * 10 + minor, 32)

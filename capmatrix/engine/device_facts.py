@@ -7,6 +7,7 @@ of AMD hardware were not seen by this project; each is asked apart, so that one 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -117,13 +118,12 @@ def clocks() -> dict[str, Any]:
 
 
 def _nvml(ask: Callable[[Any], Any]) -> Any:
-    import pynvml
-
-    pynvml.nvmlInit()
+    nvml = importlib.import_module("pynvml")
+    nvml.nvmlInit()
     try:
-        return ask(pynvml)
+        return ask(nvml)
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
 def _handle(nvml: Any) -> Any:

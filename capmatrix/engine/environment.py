@@ -36,7 +36,7 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
         from . import device_facts
 
         versions |= device_facts.versions()
-    commits = {}
+    commits: dict[str, str] = {}
     seen = hardware() | (device_facts.hardware() if on_device else {"gpu": "none used"})
     if target.emulated:
         told = emulated(seen, versions, commits)

@@ -27,7 +27,8 @@ def open_session(target: str, switches: Mapping[str, str], options: Mapping[str,
     """Import everything a worker for ``target`` needs; called once, in the server, before it forks.
 
     ``options``: ``aiter``, the path of an AITER checkout or empty; ``triton_cache``, a folder for compiled kernels or
-    empty; ``time``, workload profiles (fields by name) that passing cells are timed under on a GPU. Raises Unavailable with the reason.
+    empty; ``time``, workload profiles (fields by name) that passing cells are timed under on a GPU. Raises
+    Unavailable with the reason.
     """
     parsed = targets.parse(target)
     paths = (str(options.get(name) or "") for name in ("aiter", "triton_cache"))

@@ -132,6 +132,7 @@ def read_options(config: pytest.Config) -> Options:
     option = config.option
     directory = config.invocation_params.dir
     run_file = option.capmatrix_run_file
+    cache = option.capmatrix_triton_cache
     return Options(
         targets=tuple(dict.fromkeys(option.capmatrix_targets)),
         preset=option.capmatrix_preset,
@@ -139,7 +140,7 @@ def read_options(config: pytest.Config) -> Options:
         run_file=None if run_file is None else directory / run_file,
         resume=option.capmatrix_resume,
         aiter=option.capmatrix_aiter,
-        triton_cache=str((directory / option.capmatrix_triton_cache).resolve()) if option.capmatrix_triton_cache else "",
+        triton_cache=str((directory / cache).resolve()) if cache else "",
         limit_compile=option.capmatrix_limit_compile,
         limit_run=option.capmatrix_limit_run,
         engine=option.capmatrix_engine,

@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime.errors import OutOfResources  # noqa: E402
 
 from capmatrix.cell import Phase, Verdict  # noqa: E402
-from capmatrix.engine import device_boot, device_facts, device_verdicts, native_ops, shims  # noqa: E402
+from capmatrix.engine import device_boot, device_verdicts, kfd, native_ops, shims  # noqa: E402
 
 ILLEGAL = RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
 
@@ -97,7 +97,7 @@ def test_options_of_amds_compiler_are_dropped_only_where_a_kernel_does_not_decla
     [(90402, "gfx942"), (90500, "gfx950"), (90010, "gfx90a"), (110000, "gfx1100"), (120001, "gfx1201"), (0, "")],
 )
 def test_architectures_by_the_kernel_drivers_number(number: int, name: str) -> None:
-    assert device_facts.gfx_name(f"cpu_cores_count 0\ngfx_target_version {number}\nvendor_id 4098\n") == name
+    assert kfd.gfx_name(f"cpu_cores_count 0\ngfx_target_version {number}\nvendor_id 4098\n") == name
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fake_engine
@@ -12,7 +12,7 @@ from fake_engine import cell
 from capmatrix.cell import Verdict
 from capmatrix.workers.pool import Pool
 
-MakePool = Callable[..., Pool]
+ENGINE = "test_spent:open_session"
 
 
 class SpentSession(fake_engine.FakeSession):
@@ -32,12 +32,9 @@ def open_session(target: str, switches: dict[str, str], options: dict[str, Any])
     return SpentSession(target, switches)
 
 
-def test_the_next_cell_runs_in_a_fresh_worker(make_pool: MakePool) -> None:
-    pool = make_pool("test_spent:open_session")
-    first = pool.run(cell("OK", argument="a"))
-    same = pool.run(cell("OK", argument="lost"))
-    fresh = pool.run(cell("OK", argument="b"))
-    again = pool.run(cell("OK", argument="c"))
+def test_the_next_cell_runs_in_a_fresh_worker(tmp_path: Path) -> None:
+    with Pool(ENGINE, session_dir=tmp_path / "session") as pool:
+        first, same, fresh, again = (pool.run(cell("OK", argument=name)) for name in ("a", "lost", "b", "c"))
     assert [r.verdict for r in (first, same, fresh, again)] == [Verdict.PASS] * 4
     assert first.reasons == same.reasons
     assert fresh.reasons != same.reasons
@@ -45,7 +42,7 @@ def test_the_next_cell_runs_in_a_fresh_worker(make_pool: MakePool) -> None:
     assert all(r.reasons != (f"pid {os.getpid()}",) for r in (first, fresh))
 
 
-def test_one_lost_context_after_another(make_pool: MakePool) -> None:
-    pool = make_pool("test_spent:open_session")
-    workers = {pool.run(cell("OK", argument="lost", block=16 * i)).reasons for i in range(1, 5)}
+def test_one_lost_context_after_another(tmp_path: Path) -> None:
+    with Pool(ENGINE, session_dir=tmp_path / "session") as pool:
+        workers = {pool.run(cell("OK", argument="lost", block=16 * i)).reasons for i in range(1, 5)}
     assert len(workers) == 4
