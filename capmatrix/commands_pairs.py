@@ -55,9 +55,7 @@ def asked(arguments: argparse.Namespace) -> Pair:
     return msgspec.structs.replace(made, switches=switch_pairs(arguments.switch))
 
 
-def guard(
-    arguments: argparse.Namespace, table: Defaults
-) -> tuple[list[Finding], list[Choice]]:
+def guard(arguments: argparse.Namespace, table: Defaults) -> tuple[list[Finding], list[Choice]]:
     """``capmatrix guard --pairs FILE``: the file's pairs that a row is about, against the table."""
     from . import pair_guard, pairfile
     from .cli import matrix_path

@@ -53,8 +53,7 @@ def _rows(table: Defaults, record: PairRecord) -> list[Row]:
     return [
         row
         for row in table.row
-        if (row.architecture, row.drafter, row.block_size, row.kv_cache_dtype)
-        == (arch, pair.drafter.family, block, kv)
+        if (row.architecture, row.drafter, row.block_size, row.kv_cache_dtype) == (arch, pair.drafter.family, block, kv)
         and row.dtype in ("auto", pair.dtype)
     ]
 

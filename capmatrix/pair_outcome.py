@@ -45,9 +45,7 @@ def where(record: PairRecord) -> str:
 
 def setup(record: PairRecord) -> str:
     """What set-up resolved, in a line: backends, kernel blocks, layout."""
-    sides = " + ".join(
-        "/".join(side.backends) or "?" for side in (record.target_model, record.drafter)
-    )
+    sides = " + ".join("/".join(side.backends) or "?" for side in (record.target_model, record.drafter))
     blocks = sorted({group.kernel_block for group in record.groups if group.kernel_block is not None})
     kernel = f", kernel block {'/'.join(map(str, blocks))}" if blocks else ""
     ran = "" if record.rung is Rung.DECLARED else f", {len(record.runs)} calls"

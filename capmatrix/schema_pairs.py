@@ -19,9 +19,7 @@ def pairs_schema() -> Schema:
     """The schema of pair files; names of models and families are those that are shipped."""
     models = sorted(target_models.load(target_models.DEFAULT_DIR))
     families = sorted(
-        key
-        for key, family in drafters.load(drafters.DEFAULT_DIR).items()
-        if family.method in pairfile.DRAFTER_CLASSES
+        key for key, family in drafters.load(drafters.DEFAULT_DIR).items() if family.method in pairfile.DRAFTER_CLASSES
     )
     backend: Schema = {"enum": [pairfile.AUTO, *vocabulary.ROCM_BACKENDS, *vocabulary.OTHER_BACKENDS]}
     values: Schema = {

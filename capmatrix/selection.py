@@ -47,8 +47,7 @@ def derive(evidence: Evidence, question: Question) -> Defaults:
     for key, standings in evidence.standings.items():
         seen.setdefault(key.architecture, set()).update(standings)
     rows = {
-        key: _row(key, standings, seen[key.architecture], question)
-        for key, standings in evidence.standings.items()
+        key: _row(key, standings, seen[key.architecture], question) for key, standings in evidence.standings.items()
     }
     if question.previous is not None:
         for old in question.previous.row:

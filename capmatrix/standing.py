@@ -144,9 +144,7 @@ def condition_of(cell: Cell) -> Condition:
     return Condition(cell.tp, cell.num_speculative_tokens, cell.execution, cell.runner, cell.scales)
 
 
-def standing(
-    backend: str, pieces: Sequence[Piece], served: Sequence[Served], *, shared_pool: bool = False
-) -> Standing:
+def standing(backend: str, pieces: Sequence[Piece], served: Sequence[Served], *, shared_pool: bool = False) -> Standing:
     """What the pieces and published results of one key say of ``backend``."""
     by_switches: dict[Switches, list[Piece]] = {}
     for piece in pieces:

@@ -113,7 +113,8 @@ def read(path: str | os.PathLike[str], lenient: bool = True) -> Run:
 
     Lines that do not decode (a truncated last one, garbage anywhere, an over-long one) are listed in
     ``problems`` and skipped; with ``lenient=False`` the first raises InputError. A file that cannot be
-    opened, one without a single line of a run, one larger than ``MAX_FILE``, and a line of a newer version always raise InputError.
+    opened, one without a single line of a run, one larger than ``MAX_FILE``, and a line of a newer version
+    always raise InputError.
     """
     builder = _Builder()
     problems: list[str] = []

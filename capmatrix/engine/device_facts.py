@@ -109,9 +109,7 @@ def clocks() -> dict[str, Any]:
 
             amdsmi.amdsmi_init()
             handle = amdsmi.amdsmi_get_processor_handles()[_first_visible()]
-            facts["gfx_mhz"] = _asked(
-                lambda: amdsmi.amdsmi_get_clock_info(handle, amdsmi.AmdSmiClkType.GFX).get("clk")
-            )
+            facts["gfx_mhz"] = _asked(lambda: amdsmi.amdsmi_get_clock_info(handle, amdsmi.AmdSmiClkType.GFX).get("clk"))
             facts["power_w"] = _asked(lambda: amdsmi.amdsmi_get_power_info(handle).get("current_socket_power"))
             amdsmi.amdsmi_shut_down()
     return {k: v for k, v in facts.items() if v is not None}

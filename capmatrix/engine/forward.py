@@ -30,9 +30,7 @@ class Outcome(NamedTuple):
     trespasses: tuple[str, ...] = ()
 
 
-def run(
-    setup: Setup, batch: Batch, placement: Placement, values: Values, enter: Callable[[Phase], None]
-) -> Outcome:
+def run(setup: Setup, batch: Batch, placement: Placement, values: Values, enter: Callable[[Phase], None]) -> Outcome:
     """Write the context through the layer's own cache writer, then call the layer on the new tokens.
 
     Raises what vLLM raises.
@@ -43,9 +41,7 @@ def run(
     return attend(setup, batch, placement, values, enter)
 
 
-def attend(
-    setup: Setup, batch: Batch, placement: Placement, values: Values, enter: Callable[[Phase], None]
-) -> Outcome:
+def attend(setup: Setup, batch: Batch, placement: Placement, values: Values, enter: Callable[[Phase], None]) -> Outcome:
     """Call the layer on the new tokens, their context being in the cache already.
 
     Outputs and every temporary start as NaN. Raises what vLLM raises.

@@ -148,9 +148,7 @@ def needle_values(batch: Batch, geometry: Geometry, dtype: torch.dtype, seed: in
     for index, request in enumerate(batch.requests):
         key = signs((request.seq_len, geometry.num_kv_heads, geometry.head_size), generator)
         keys.append(key.to(dtype))
-        values.append(
-            spelled(request.seq_len, geometry.num_kv_heads, geometry.head_size, index, generator).to(dtype)
-        )
+        values.append(spelled(request.seq_len, geometry.num_kv_heads, geometry.head_size, index, generator).to(dtype))
         for picks in picked_keys(request, geometry, generator):
             queries.append(NEEDLE * key[picks, torch.arange(geometry.num_heads) // group])
     return Values(q=torch.stack(queries).to(dtype), k=tuple(keys), v=tuple(values))

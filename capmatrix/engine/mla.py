@@ -159,7 +159,7 @@ def watched(layer: Any) -> Iterator[Watched]:
 
     def forward_mha(*args: Any, **kwargs: Any) -> Any:
         since = native_ops.claims()
-        result = own_mha(*args, **kwargs)
+        result = own_mha(*args, **kwargs)  # type: ignore[misc]
         if native_ops.claims() > since:
             native_ops.claim(kwargs["output"])
         return result

@@ -121,9 +121,7 @@ def _reshape_and_cache(
     _put(_bytes(value_cache), (block, every, every, offset), kept, stored_v)
 
 
-def _concat_and_cache_mla(
-    kv_c: Any, k_pe: Any, kv_cache: Any, slots: Any, kv_cache_dtype: str, scale: Any
-) -> None:
+def _concat_and_cache_mla(kv_c: Any, k_pe: Any, kv_cache: Any, slots: Any, kv_cache_dtype: str, scale: Any) -> None:
     """Cache (blocks, block, rank + rope)."""
     route.launched("_C_cache_ops.concat_and_cache_mla", "stand_in")
     kept, block, offset = _placed(slots, kv_cache.shape[1])
@@ -151,9 +149,7 @@ def _gather_and_maybe_dequant_cache(
     dst[:tokens] = (rows if fp8 is None else rows.view(fp8).float() * scale.float()).to(dst.dtype)
 
 
-def _cp_gather_cache(
-    src: Any, dst: Any, tables: Any, cu_seq_lens: Any, batch_size: int, starts: Any = None
-) -> None:
+def _cp_gather_cache(src: Any, dst: Any, tables: Any, cu_seq_lens: Any, batch_size: int, starts: Any = None) -> None:
     """Latent rows of cache (blocks, block, width) to ``dst`` (tokens, width), as they are."""
     route.launched("_C_cache_ops.cp_gather_cache", "stand_in")
     rows = _gathered(src, tables[:batch_size], cu_seq_lens[: batch_size + 1], starts)

@@ -158,9 +158,7 @@ def native_path(trail: Trail, layers: dict[str, Any]) -> tuple[bool | None, str]
     from vllm.v1.attention.ops.chunked_prefill_paged_decode import has_native_kv_cache_layout
     from vllm.v1.attention.ops.paged_attn import PagedAttention
 
-    key, value = PagedAttention.split_kv_cache(
-        layer.kv_cache.transpose(0, 1), layer.num_kv_heads, layer.head_size
-    )
+    key, value = PagedAttention.split_kv_cache(layer.kv_cache.transpose(0, 1), layer.num_kv_heads, layer.head_size)
     block = int(value.shape[3])
     packed = has_native_kv_cache_layout(key, value)
     gate = use_rocm_custom_paged_attention(

@@ -146,9 +146,7 @@ def of_runs(runs: list[SideRun]) -> tuple[Verdict, Phase, tuple[str, ...]]:
     """What the calls say together: the worst verdict, its phase, and its reasons with whose they are."""
     verdict = min((one.verdict for one in runs), key=_WEIGHT.index)
     mine = [one for one in runs if one.verdict is verdict]
-    reasons = tuple(
-        f"{one.role} {one.backend}, {one.batch}: {reason}" for one in mine for reason in one.reasons[:1]
-    )
+    reasons = tuple(f"{one.role} {one.backend}, {one.batch}: {reason}" for one in mine for reason in one.reasons[:1])
     return verdict, mine[0].phase, tuple(dict.fromkeys(reasons))
 
 

@@ -199,4 +199,3 @@ def _beyond_interpreter(error: Exception) -> str:
     if isinstance(cause, AssertionError) and str(cause) == "Assume failed":
         return "a tl.assume of the kernel does not hold, which a GPU does not check"
     return ""
-

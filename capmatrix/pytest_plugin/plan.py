@@ -80,9 +80,7 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
 
 def expand(plan: Plan) -> dict[Path, list[Job]]:
     """The cells and pairs of every file of the plan. Raises InputError for any mistake in them."""
-    return {
-        file: jobs.expand(_shown(file), plan.preset, plan.targets, plan.force) for file in map(Path, plan.files)
-    }
+    return {file: jobs.expand(_shown(file), plan.preset, plan.targets, plan.force) for file in map(Path, plan.files)}
 
 
 def expectations(plan: Plan) -> Expectations:

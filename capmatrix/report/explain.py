@@ -241,9 +241,9 @@ def _checks(checks: Sequence[Check], width: int) -> list[str]:
         if detail:
             out += text.fill(text.one_line(detail), width, " " * 8, " " * 8)
     out += text.fill(
-        "Errors are relative to the reference's norm, but for a row's, which is a multiple of that row's own bound, and "
-        "for max abs; the cache write's counts half units in the last place of the KV dtype; bounds are derived from dtypes and lengths; plain: the error of a plain "
-        "implementation in the same dtypes.",
+        "Errors are relative to the reference's norm, but for a row's, which is a multiple of that row's own bound, "
+        "and for max abs; the cache write's counts half units in the last place of the KV dtype; bounds are derived "
+        "from dtypes and lengths; plain: the error of a plain implementation in the same dtypes.",
         width,
         "  ",
         "  ",

@@ -106,9 +106,7 @@ def _shared(record: PairRecord, width: int) -> list[str]:
     return out
 
 
-def _ending(
-    record: PairRecord, environment: Environment | None, header: Mapping[str, Any], width: int
-) -> list[str]:
+def _ending(record: PairRecord, environment: Environment | None, header: Mapping[str, Any], width: int) -> list[str]:
     out = [""]
     if record.durations:
         spent = ", ".join(f"{name} {text.seconds(value)}" for name, value in record.durations.items())

@@ -193,7 +193,7 @@ def html(records: Sequence[PairRecord]) -> str:
 
     if not records:
         return ""
-    out = [f'<section><h2>Pairs</h2><p>{escape(counted(records))}. {escape(ABOUT)}</p>']
+    out = [f"<section><h2>Pairs</h2><p>{escape(counted(records))}. {escape(ABOUT)}</p>"]
     for table in tables(records):
         out.append(f"<h3>{escape(table.target)}: {escape(table.models)}</h3><table><thead><tr>")
         out += [f"<th>{escape(heading)}</th>" for heading in HEADINGS]

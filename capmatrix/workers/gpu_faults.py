@@ -52,12 +52,18 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ("memory fault", r"HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT).*"),
     ("out of memory", r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.*"),
     ("hardware exception", r"HSA_STATUS_ERROR_\w+.*"),
-    ("memory fault", r"(?:CUDA|HIP) error: (?:an illegal memory access was encountered|invalid device pointer"
-     r"|misaligned address|invalid program counter).*"),
+    (
+        "memory fault",
+        r"(?:CUDA|HIP) error: (?:an illegal memory access was encountered|invalid device pointer"
+        r"|misaligned address|invalid program counter).*",
+    ),
     ("assertion", r"(?:CUDA|HIP) error: device-side assert triggered.*"),
     ("hang", r"(?:CUDA|HIP) error: the launch timed out and was terminated.*"),
-    ("launch failure", r"(?:CUDA|HIP) error: (?:unspecified launch failure|an illegal instruction was encountered"
-     r"|a PTX JIT compilation failed|unknown error).*"),
+    (
+        "launch failure",
+        r"(?:CUDA|HIP) error: (?:unspecified launch failure|an illegal instruction was encountered"
+        r"|a PTX JIT compilation failed|unknown error).*",
+    ),
     ("hardware", r"(?:CUDA|HIP) error: (?:uncorrectable ECC error|uncorrectable NVLink error|GPU is lost).*"),
     ("memory fault", r".*\b(?:cudaErrorIllegalAddress|hipErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS)\b.*"),
     ("memory fault", r"Triton Error \[(?:CUDA|HIP)\]: .*illegal (?:memory )?a(?:ccess|ddress).*"),

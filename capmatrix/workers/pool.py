@@ -161,9 +161,7 @@ class Pool:
                 )
             return record, before
 
-    def _cell(
-        self, worker: _Worker, cell: Cell, progress: Progress, pair: Pair | None = None
-    ) -> Record | PairRecord:
+    def _cell(self, worker: _Worker, cell: Cell, progress: Progress, pair: Pair | None = None) -> Record | PairRecord:
         """Runs a cell in a worker. Raises _Stale, or ConnectionLost where the keeper is gone too."""
         connection = worker.connection
         environment = connection.environment

@@ -95,4 +95,3 @@ def test_tables_are_watched_too() -> None:
     now = torch.tensor([1, 2])
     assert bands.trespasses([], [], {"t": (now, now.clone())}) == []
     assert bands.trespasses([], [], {"t": (now, torch.tensor([1, 3]))}) == ["t"]
-

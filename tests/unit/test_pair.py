@@ -106,9 +106,7 @@ def refused(**changes: object) -> PairRecord:
 
 
 def test_an_id_says_what_was_asked() -> None:
-    assert pair_id(made()) == (
-        "offline:gfx942-pair-minimax-m3:TRITON_ATTN+minimax-m3-eagle3:auto-b128-fp8-tp4-k2-bf16"
-    )
+    assert pair_id(made()) == ("offline:gfx942-pair-minimax-m3:TRITON_ATTN+minimax-m3-eagle3:auto-b128-fp8-tp4-k2-bf16")
     other = made(
         block_size=None,
         draft_kv_cache_dtype="auto",

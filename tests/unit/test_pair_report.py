@@ -50,9 +50,7 @@ def test_an_ignored_request_is_shown() -> None:
     assert row(recorded(asked, drafter=facts))["drafter"] == "TRITON_ATTN (not ROCM_ATTN)"
 
 
-@pytest.mark.parametrize(
-    ("native", "said"), [(True, "LHBNC, native"), (False, "LHBNC, not native"), (None, "LHBNC")]
-)
+@pytest.mark.parametrize(("native", "said"), [(True, "LHBNC, native"), (False, "LHBNC, not native"), (None, "LHBNC")])
 def test_the_native_path_is_part_of_the_layout(native: bool | None, said: str) -> None:
     record = recorded(layout="LHBNC", drafter=SideFacts(backends={"ROCM_ATTN": 1}, native_path=native))
     assert row(record)["layout"] == said

@@ -11,7 +11,7 @@ from samples import failure, record, rich_record
 from capmatrix.cell import Verdict
 from capmatrix.errors import InputError
 from capmatrix.outcome import outcome
-from capmatrix.pytest_plugin import arguments, ending, runfile
+from capmatrix.pytest_plugin import arguments, ending, guard_items, runfile
 from capmatrix.pytest_plugin.facts import Facts, facts_of
 from capmatrix.pytest_plugin.failure import describe
 from capmatrix.pytest_plugin.options import add_options
@@ -71,6 +71,7 @@ def test_every_option_with_a_value_is_known_to_the_first_look() -> None:
             return Group()
 
     add_options(Parser())  # type: ignore[arg-type]
+    guard_items.add_options(Parser())  # type: ignore[arg-type]
     assert sorted(seen) == sorted(arguments._VALUED)
 
 

@@ -247,7 +247,7 @@ def test_compressed(tmp_path: Path) -> None:
     run = store.read(packed)
     assert "compressed data damaged" in "".join(run.problems)
     packed.write_bytes(b"not gzip")
-    with pytest.raises(InputError, match="not a run file: .*compressed data damaged"):
+    with pytest.raises(InputError, match=r"not a run file: .*compressed data damaged"):
         store.read(packed)
     with pytest.raises(store.StoreError, match="decompress"):
         store.RunWriter(packed, {}, resume=True)

@@ -101,9 +101,7 @@ def _unified(name: str, function: str, old: str, new: str, effect: Effect, batch
 
 def _paged(name: str, old: str, new: str, effect: Effect, batch: str = "decode", **more: object) -> Fault:
     edit = Edit(PAGED, "kernel_paged_attention_2d", old, new)
-    return Fault(
-        f"paged-{name}", "kernel_paged_attention_2d", (edit,), effect, "ROCM_ATTN", 64, batch, **more
-    )  # type: ignore[arg-type]
+    return Fault(f"paged-{name}", "kernel_paged_attention_2d", (edit,), effect, "ROCM_ATTN", 64, batch, **more)  # type: ignore[arg-type]
 
 
 def _prefix(name: str, old: str, new: str, effect: Effect, batch: str = "verify", **more: object) -> Fault:

@@ -373,5 +373,3 @@ def cut_off(w: World) -> list[torch.Tensor]:
         return codes * scales
 
     return _stored(w, change)
-
-
