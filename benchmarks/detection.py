@@ -51,6 +51,7 @@ def main() -> int:
             for cell in cells(fault, options.blocks):
                 told = outcome(fault, cell, pool)
                 counts[fault.kernel, cell.kv_cache_dtype, told.partition(":")[0]] += 1
+                print(f"{fault.name}, {cell.kv_cache_dtype}, block {cell.block_size}: {told}", file=sys.stderr, flush=True)
                 if told.startswith("missed"):
                     trouble.append(f"{fault.name}, {cell.kv_cache_dtype}, block {cell.block_size}: {told}")
     print(table(counts))

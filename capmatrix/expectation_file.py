@@ -44,7 +44,7 @@ FILE_KEYS: tuple[str, ...] = ("description", "properties", "scope", "expect", "f
 #: A thread, a page, a place in this project's documents, or the plain statement that nobody reported it.
 UNREPORTED = "unreported"
 LINK_PATTERN = (
-    r"^(https://\S+|[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+#[0-9]+|docs/[a-z0-9-]+\.md(#[a-z0-9-]+)?|unreported)$"
+    r"^(https://\S+|[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+#[0-9]+|docs/[a-z0-9-]+\.md(#[a-z0-9_-]+)?|unreported)$"
 )
 LINK_FORMS = ("https://...", "owner/repository#number", "docs/<page>.md#<section>", UNREPORTED)
 

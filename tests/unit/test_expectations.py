@@ -273,3 +273,27 @@ def test_shipped_expectations_load_and_give_reasons() -> None:
 def test_a_subject_has_every_axis_that_an_entry_may_name() -> None:
     axes = subject(cell(), record(), environment("offline:gfx942")).axes
     assert {*axes} == {*expectation_file.MATCHERS, "switches"}
+
+
+def test_the_schema_is_in_step() -> None:
+    from capmatrix import schema
+
+    committed = (paths.matrices_dir() / "schema" / "expectations.schema.json").read_text(encoding="utf-8")
+    assert committed == schema.files()["expectations.schema.json"], "run: python -m capmatrix.schema"
+    properties = schema.expectations_schema()["properties"]
+    assert tuple(properties) == expectation_file.FILE_KEYS
+    assert {*properties["expect"]["items"]["properties"]} == {*expectation_file.EXPECT_KEYS}
+    assert {*properties["flaky"]["items"]["properties"]} == {*expectation_file.FLAKY_KEYS}
+    assert {*properties["scope"]["properties"]} == {*expectation_file.KEYS}
+
+
+def test_shipped_files_follow_the_schema() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    from capmatrix import schema, tomlfile
+
+    check = jsonschema.Draft7Validator(schema.expectations_schema())
+    files = sorted((paths.matrices_dir() / "expectations").glob("*.toml"))
+    assert files
+    for path in files:
+        assert path.read_text(encoding="utf-8").startswith("#:schema ../schema/expectations.schema.json\n")
+        assert [e.message for e in check.iter_errors(tomlfile.load(path).data)] == []
