@@ -51,9 +51,10 @@ def main() -> int:
             for cell in cells(fault, options.blocks):
                 told = outcome(fault, cell, pool)
                 counts[fault.kernel, cell.kv_cache_dtype, told.partition(":")[0]] += 1
-                print(f"{fault.name}, {cell.kv_cache_dtype}, block {cell.block_size}: {told}", file=sys.stderr, flush=True)
+                line = f"{fault.name}, {cell.kv_cache_dtype}, block {cell.block_size}: {told}"
+                print(line, file=sys.stderr, flush=True)
                 if told.startswith("missed"):
-                    trouble.append(f"{fault.name}, {cell.kv_cache_dtype}, block {cell.block_size}: {told}")
+                    trouble.append(line)
     print(table(counts))
     print("\n".join(trouble) or "Nothing was missed, and every cell without a fault is right.")
     return 1 if trouble else 0

@@ -176,6 +176,8 @@ def of_exception(
         return Verdict.REJECTED, (line,)
     if isinstance(error, ImportError):
         return Verdict.UNAVAILABLE, (line,)
+    if "Torch not compiled with CUDA enabled" in line:
+        return Verdict.UNVERIFIED, ("unverified: it makes a tensor on the GPU itself, and this target has none",)
     if "can't allocate memory" in line:
         return Verdict.UNVERIFIED, (f"unverified: memory: more than a worker may have on this machine: {line}",)
     if not failures.in_the_stack(error):
