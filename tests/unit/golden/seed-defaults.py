@@ -32,6 +32,8 @@ FAMILIES: dict[str, dict[str, object]] = {
 }
 
 
-def default_backend(arch: str, family: str, role: str, block_size: int, kv_cache_dtype: str, dtype: str) -> str | None:
+def default_backend(
+    arch: str, family: str, role: str, block_size: int, kv_cache_dtype: str, dtype: str
+) -> str | None:
     """The measured default, or None where there is none: the platform's own order then holds."""
     return DEFAULTS.get((arch, family, role, block_size, kv_cache_dtype, dtype))
