@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ..defaults import Defaults, Other, Row
@@ -66,10 +67,10 @@ def _rows(rows: list[Row]) -> list[str]:
         if row.switches:
             chosen += f"<br>with {code_in_table(' '.join(row.switches))}"
         if row.phases:
-            chosen += "<br>by phase: " + ", ".join(f"{p} {code_in_table(b)}" for p, b in row.phases.items())
+            chosen += "<br>by phase: " + ", ".join(f"{_word(p)} {code_in_table(b)}" for p, b in row.phases.items())
         if row.stale:
             chosen = f"~~{chosen}~~<br>stale: {code_in_table(row.stale, 120)}"
-        who = f"{code_in_table(row.drafter)}<br>{row.role}, {code_in_table(row.dtype)}"
+        who = f"{code_in_table(row.drafter)}<br>{_word(row.role)}, {code_in_table(row.dtype)}"
         cells = (
             who,
             str(row.block_size),
@@ -97,17 +98,23 @@ def _why(row: Row) -> str:
 
 
 def _evidence(row: Row) -> str:
-    parts = [row.rung] if row.rung else []
-    parts += [f"**{mark}**" for mark in row.marks]
+    parts = [_word(row.rung)] if row.rung else []
+    parts += [f"**{_word(mark)}**" for mark in row.marks]
     if row.versions.get("vllm"):
         parts.append(f"vllm {code_in_table(row.versions['vllm'])}")
     if row.dated_to:
-        parts.append(row.dated_to if row.dated_from == row.dated_to else f"{row.dated_from} to {row.dated_to}")
+        days = dict.fromkeys(_word(day) for day in (row.dated_from, row.dated_to) if day)
+        parts.append(" to ".join(days))
     return "<br>".join(parts) or " "
 
 
+def _word(text: str) -> str:
+    """A word or a day as it is; anything else, which a table of this version does not have, as code."""
+    return text if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._:-]{0,60}", text) else code_in_table(text)
+
+
 def _other(other: Other) -> str:
-    text = f"{code_in_table(other.backend)}: {WHY.get(other.why, other.why)}"
+    text = f"{code_in_table(other.backend)}: {WHY.get(other.why) or _word(other.why)}"
     if other.detail:
         text += f", {code_in_table(other.detail, 160)}"
     return text

@@ -160,7 +160,20 @@ def harmless(text: str) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_files_are_one_clear_error(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, words = KINDS[kind]
+    look_at(*KINDS[kind], tmp_path, capsys)
+
+
+def test_a_broken_derived_table_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run.jsonl"
+    run.write_bytes(_run_lines(*seed_run()))
+    status, text, _ = call(["derive", str(run)], capsys)
+    assert status == 0
+    look_at(text, lambda folder: ["report", str(folder / "it.toml")], tmp_path, capsys)
+    look_at(text, lambda folder: ["diff", str(folder / "it.toml"), str(folder / "it.toml")], tmp_path, capsys)
+
+
+def look_at(text: str, words: Callable[[Path], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``text`` is read, and what is broken of it refused."""
     (tmp_path / "it.toml").write_text(text)
     assert call(words(tmp_path), capsys)[0] in (0, 1), "the file is valid to begin with"
     refused = 0
