@@ -13,6 +13,7 @@ import msgspec
 
 from .cell import Flag, Force, Record, Rung, Verdict
 from .errors import printable
+from .pair import PairRecord
 
 #: The cell ran and did not do what it should.
 FAILING = frozenset({Verdict.WRONG, Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
@@ -72,7 +73,7 @@ def flaky(record: Record) -> bool:
     return len(set(record.repeats)) > 1
 
 
-def reason(record: Record) -> str:
+def reason(record: Record | PairRecord) -> str:
     """The one line that says why the verdict is what it is; the verdict itself where nothing else is known."""
     if record.reasons:
         return one_line(record.reasons[0])

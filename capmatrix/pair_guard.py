@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from . import pair_outcome
+from . import outcome
 from .cell import Verdict
 from .defaults import Defaults, Row
 from .guard import Asked, Choice, Finding, Status, judge
@@ -72,7 +72,7 @@ def answer(record: PairRecord) -> Answer:
         configured=name if drafter.how == "inherited" else "",
         runner=record.runner,
         stage=_STAGES.get(record.phase.value, "select") if refused else "",
-        error=pair_outcome.reason(record) if refused else "",
+        error=outcome.reason(record) if refused else "",
     )
 
 
@@ -87,7 +87,7 @@ def judge_choice(record: PairRecord) -> Choice:
         got = ", ".join(record.drafter.backends) or "nothing"
         return Choice(Status.IGNORED, backend, option, question(pair), f"{whose} has no effect: {got}")
     if record.verdict is Verdict.REJECTED:
-        said = pair_outcome.reason(record)
+        said = outcome.reason(record)
         return Choice(Status.AGREES, backend, option, question(pair), f"{whose} is refused", said)
     return Choice(Status.AGREES, backend, option, question(pair), f"{whose} wins")
 

@@ -6,7 +6,7 @@ vLLM refusing a pair is an answer, not a failure: it is skipped with the reason,
 from __future__ import annotations
 
 from .cell import Rung, Verdict
-from .outcome import FAILING, UNTOLD, Kind, Outcome, one_line
+from .outcome import FAILING, UNTOLD, Kind, Outcome, one_line, reason
 from .pair import PairRecord
 
 
@@ -27,15 +27,6 @@ def told(record: PairRecord) -> bool:
     if record.verdict is Verdict.UNVERIFIED:
         return bool(record.layout)
     return record.verdict not in UNTOLD
-
-
-def reason(record: PairRecord) -> str:
-    """The one line that says why; the verdict itself where nothing else is known."""
-    if record.reasons:
-        return one_line(record.reasons[0])
-    if record.failure is not None:
-        return one_line(f"{record.failure.type}: {record.failure.message}")
-    return record.verdict.value
 
 
 def where(record: PairRecord) -> str:

@@ -11,24 +11,19 @@ import json
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from . import archs, axes, drafters, matrix, paths, published, schema_pairs, targets, vocabulary
 from .axes import AXES, PROPERTIES, Axis
 from .cell import Role
 from .schema_expectations import expectations_schema
-from .tomlcheck import MAX_TEXT
-
-Schema = dict[str, Any]
-
-_DRAFT = "http://json-schema.org/draft-07/schema#"
+from .schema_parts import DRAFT, Schema, integer, named, several, table, text
 
 
 def matrix_schema(families: Collection[str] | None = None) -> Schema:
     """The schema of matrix files; ``families`` are the drafter names to complete (default: the shipped ones)."""
     known = sorted(drafters.load(drafters.DEFAULT_DIR) if families is None else families)
     return {
-        "$schema": _DRAFT,
+        "$schema": DRAFT,
         "title": "capmatrix matrix file",
         "description": "Axes, rules and presets of an attention matrix.",
         "definitions": {
@@ -37,25 +32,24 @@ def matrix_schema(families: Collection[str] | None = None) -> Schema:
             **{f"excluded_{axis.name}": _values(axis, known, in_exclude=True) for axis in AXES.values()},
             "include": _rules("Adds the product of these values; axes not named keep the product's.", _included()),
             "exclude": _rules("Drops the cells that match all of these.", _excluded()),
-            "max_kv_heads": _integer(
+            "max_kv_heads": integer(
                 1, 1024, "KV heads of a rank kept on an interpreter target, the GQA ratio unchanged."
             ),
         },
-        **_table(
-            "",
+        **table(
             {
-                "name": _text("Name of the matrix (default: the file's)."),
-                "description": _text("What the matrix is for."),
-                "axes": _table(
-                    "Values of each axis; the matrix is their product.",
+                "name": text("Name of the matrix (default: the file's)."),
+                "description": text("What the matrix is for."),
+                "axes": table(
                     {name: _ref(f"axis_{name}") for name in AXES},
                     [axis.name for axis in AXES.values() if axis.default is None],
+                    description="Values of each axis; the matrix is their product.",
                 ),
                 **_product(),
-                "preset": _named(_preset(), "A named, bounded part of the matrix."),
-                "probe": _named(_probe(known), "A drafter family with some figures changed, called probe-<name>."),
-                "switches": _named(_switches(), "A set of environment switches that a worker is started with."),
-                "workload": _named(_workload(), "A serving load that timing and policies weigh by."),
+                "preset": named(_preset(), "A named, bounded part of the matrix."),
+                "probe": named(_probe(known), "A drafter family with some figures changed, called probe-<name>."),
+                "switches": named(_switches(), "A set of environment switches that a worker is started with."),
+                "workload": named(_workload(), "A serving load that timing and policies weigh by."),
             },
             ["axes"],
         ),
@@ -65,67 +59,69 @@ def matrix_schema(families: Collection[str] | None = None) -> Schema:
 def drafter_schema() -> Schema:
     """The schema of drafter family files. What figures say together is the loader's to check."""
     figures: Schema = {
-        "num_heads": _integer(1, 4096, "Query heads of the whole model."),
-        "num_kv_heads": _integer(1, 4096, "KV heads of the whole model; 1 with latent attention."),
-        "head_size": _integer(1, 8192, "Head size, in elements."),
-        "num_speculative_tokens": _integer(1, 1024, "Tokens a step drafts or, for a target, verifies beside its own."),
+        "num_heads": integer(1, 4096, "Query heads of the whole model."),
+        "num_kv_heads": integer(1, 4096, "KV heads of the whole model; 1 with latent attention."),
+        "head_size": integer(1, 8192, "Head size, in elements."),
+        "num_speculative_tokens": integer(1, 1024, "Tokens a step drafts or, for a target, verifies beside its own."),
         "tensor_parallel": {
-            **_list(_integer(1, 1024)),
+            **several(integer(1, 1024)),
             "description": "Tensor-parallel degrees it is served at.",
         },
-        "sliding_window": _integer(1, 2**31, "Sliding window, in tokens."),
+        "sliding_window": integer(1, 2**31, "Sliding window, in tokens."),
         "sinks": {"type": "boolean", "description": "Whether it has attention sinks."},
         "causal": {"type": "boolean", "description": "Whether its attention is causal (default: true)."},
         "logits_soft_cap": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6},
-        "mla": _table(
-            "Widths of multi-head latent attention, in elements.",
-            dict.fromkeys((*matrix.MLA_KEYS, "q_lora_rank"), _integer(1, 65536)),
+        "mla": table(
+            dict.fromkeys((*matrix.MLA_KEYS, "q_lora_rank"), integer(1, 65536)),
             matrix.MLA_KEYS,
+            description="Widths of multi-head latent attention, in elements.",
         ),
-        "forced_block_size": _integer(1, 65536, "Manager block, in tokens, that its target insists on."),
+        "forced_block_size": integer(1, 65536, "Manager block, in tokens, that its target insists on."),
         "shared_pool": {"type": "boolean", "description": "Whether its KV pool also serves layers of another kind."},
     }
     own: Schema = {
-        "title": _text("What a table calls it."),
+        "title": text("What a table calls it."),
         "method": {
             "enum": list(vocabulary.METHODS),
             "description": "Speculative method; none is a target's own layer.",
         },
         "role": {"enum": [role.value for role in Role], "description": "Whose attention it is."},
         **figures,
-        "sources": _table("Where each figure is published.", dict.fromkeys(figures, _text("A published source."))),
-        "notes": _text("What else to know."),
+        "sources": table(
+            dict.fromkeys(figures, text("A published source.")), description="Where each figure is published."
+        ),
+        "notes": text("What else to know."),
     }
     required = ["title", "method", "role", *list(figures)[:5], "sources"]
-    return {"$schema": _DRAFT, "title": "capmatrix drafter family", **_table("", own, required)}
+    return {"$schema": DRAFT, "title": "capmatrix drafter family", **table(own, required)}
 
 
 def published_schema(families: Collection[str] | None = None) -> Schema:
     """The schema of published comparisons; ``families`` as for ``matrix_schema``."""
     known = sorted(drafters.load(drafters.DEFAULT_DIR) if families is None else families)
     load: Schema = {
-        "concurrency": _integer(*published.WORKLOAD_BOUNDS["concurrency"], "Requests at a time."),
-        "prompts": _integer(*published.WORKLOAD_BOUNDS["prompts"], "Requests in all."),
-        "input": _integer(*published.WORKLOAD_BOUNDS["input"], "Tokens of a request's prompt."),
-        "output": _integer(*published.WORKLOAD_BOUNDS["output"], "Tokens generated for a request."),
-        "context": _integer(*published.WORKLOAD_BOUNDS["context"], "Tokens already cached."),
-        "speculative_tokens": _integer(*published.WORKLOAD_BOUNDS["speculative_tokens"], "Tokens drafted a step."),
-        "dataset": _text("What the prompts are."),
+        "concurrency": integer(*published.WORKLOAD_BOUNDS["concurrency"], "Requests at a time."),
+        "prompts": integer(*published.WORKLOAD_BOUNDS["prompts"], "Requests in all."),
+        "input": integer(*published.WORKLOAD_BOUNDS["input"], "Tokens of a request's prompt."),
+        "output": integer(*published.WORKLOAD_BOUNDS["output"], "Tokens generated for a request."),
+        "context": integer(*published.WORKLOAD_BOUNDS["context"], "Tokens already cached."),
+        "speculative_tokens": integer(*published.WORKLOAD_BOUNDS["speculative_tokens"], "Tokens drafted a step."),
+        "dataset": text("What the prompts are."),
     }
     figure: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
     result: Schema = {
         "backend": {"enum": list(published.BACKENDS)},
         "status": {"enum": list(published.STATUSES), "description": "pass: requests were answered."},
-        "reason": _text("What happened, in the source's words; for every status but pass."),
-        "variant": _text("What else differs between the rows."),
-        "repeats": _integer(1, 1 << 20, "Runs that the figures summarise (default: 1)."),
+        "reason": text("What happened, in the source's words; for every status but pass."),
+        "variant": text("What else differs between the rows."),
+        "repeats": integer(1, 1 << 20, "Runs that the figures summarise (default: 1)."),
         "spread": {**figure, "description": "Half-width given for the first figure that ranks, in its unit."},
         **{key: {**figure, "description": metric.title} for key, metric in published.METRICS.items()},
         **load,
     }
     own: Schema = {
-        "title": _text("What was compared."),
-        "source": _text("The thread or page, such as vllm-project/vllm#47882."),
+        "title": text("What was compared."),
+        "source": text("The thread or page, such as vllm-project/vllm#47882."),
         "url": {"type": "string", "pattern": "^https://"},
         "date": {
             "type": "string",
@@ -133,29 +129,29 @@ def published_schema(families: Collection[str] | None = None) -> Schema:
             "description": "When it was published.",
         },
         "read": {"enum": list(published.READ), "description": "How much of the source was read (default: in full)."},
-        "stack": _text("Versions, images, commits."),
-        "hardware": _text("The GPUs, or: not stated."),
+        "stack": text("Versions, images, commits."),
+        "hardware": text("The GPUs, or: not stated."),
         "arch": {"enum": [*archs.ARCHS, published.UNKNOWN], "description": "unknown where the GPU is not stated."},
-        "model": _text("The target model."),
-        "draft_model": _text("The drafter."),
+        "model": text("The target model."),
+        "draft_model": text("The drafter."),
         "drafter": {"enum": known, "description": "The family whose attention is compared."},
         "role": {"enum": [role.value for role in Role], "description": "Whose attention is compared."},
-        "tp": _integer(1, 1024, "Tensor-parallel degree."),
-        "block_size": _integer(1, 65536, "The manager block, in tokens."),
+        "tp": integer(1, 1024, "Tensor-parallel degree."),
+        "block_size": integer(1, 65536, "The manager block, in tokens."),
         "kv_cache_dtype": {"enum": list(vocabulary.KV_CACHE_DTYPES)},
         "dtype": {"enum": [*vocabulary.DTYPES, "auto"], "description": "auto: left to the checkpoint."},
         "baseline": {"enum": list(published.BACKENDS), "description": "What improvement is over."},
-        "command": _text("How the server was started."),
-        "notes": _text("What else to know."),
-        "workload": _table("The load, where all results share it.", load),
-        "result": {"type": "array", "minItems": 1, "items": _table("", result, ["backend", "status"])},
+        "command": text("How the server was started."),
+        "notes": text("What else to know."),
+        "workload": table(load, description="The load, where all results share it."),
+        "result": {"type": "array", "minItems": 1, "items": table(result, ["backend", "status"])},
     }
     own["compare"] = {
         "enum": list(published.RANKING),
         "description": "The figure to compare by (default: the first that every passing result has).",
     }
     required = ["title", "source", "date", "stack", "hardware", "arch", "role", "result"]
-    return {"$schema": _DRAFT, "title": "capmatrix published comparison", **_table("", own, required)}
+    return {"$schema": DRAFT, "title": "capmatrix published comparison", **table(own, required)}
 
 
 def files() -> dict[str, str]:
@@ -175,44 +171,15 @@ def write(directory: Path) -> list[Path]:
     """Write the schemas into ``directory``; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, text in files().items():
+    for name, written_out in files().items():
         path = directory / name
-        path.write_text(text, encoding="utf-8")
+        path.write_text(written_out, encoding="utf-8")
         written.append(path)
     return written
 
 
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/definitions/{name}"}
-
-
-def _text(description: str) -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": r"\S", "description": description}
-
-
-def _integer(lowest: int, highest: int, description: str = "") -> Schema:
-    schema: Schema = {"type": "integer", "minimum": lowest, "maximum": highest}
-    return {**schema, "description": description} if description else schema
-
-
-def _table(description: str, properties: Schema, required: Sequence[str] = ()) -> Schema:
-    schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    return {"description": description, **schema} if description else schema
-
-
-def _list(element: Schema) -> Schema:
-    return {"type": "array", "items": element, "minItems": 1, "uniqueItems": True}
-
-
-def _named(entry: Schema, description: str) -> Schema:
-    return {
-        "type": "object",
-        "description": description,
-        "propertyNames": {"pattern": axes.NAME_PATTERN},
-        "additionalProperties": entry,
-    }
 
 
 def _one(axis: Axis, families: Sequence[str], in_exclude: bool) -> Schema:
@@ -228,14 +195,14 @@ def _one(axis: Axis, families: Sequence[str], in_exclude: bool) -> Schema:
     words = [w for w in axis.names or () if not (in_exclude and w in (axes.FAMILY, axes.ROLE))]
     if axis.highest is None:
         return {"enum": words}
-    number = _integer(axis.lowest or 0, axis.highest)
+    number = integer(axis.lowest or 0, axis.highest)
     return {"anyOf": [number, {"enum": words}]} if words else number
 
 
 def _values(axis: Axis, families: Sequence[str], in_exclude: bool = False) -> Schema:
     """One value, a list of different ones, or every one."""
     one = _one(axis, families, in_exclude)
-    forms = [one, _list(one)]
+    forms = [one, several(one)]
     if (axis.every or axis.name == "drafter") and not in_exclude:
         forms.append({"const": axes.EVERY})
     return {"description": axis.title, "anyOf": forms}
@@ -246,17 +213,17 @@ def _product() -> Schema:
 
 
 def _rules(description: str, properties: Schema) -> Schema:
-    rule = _table(description, properties, ["reason"])
+    rule = table(properties, ["reason"], description=description)
     return {"type": "array", "minItems": 1, "items": {**rule, "minProperties": 2}}
 
 
 def _included() -> Schema:
-    return {"reason": _text("Why these cells are added."), **{name: _ref(f"axis_{name}") for name in AXES}}
+    return {"reason": text("Why these cells are added."), **{name: _ref(f"axis_{name}") for name in AXES}}
 
 
 def _excluded() -> Schema:
     return {
-        "reason": _text("Why these cells are dropped."),
+        "reason": text("Why these cells are dropped."),
         **{name: _ref(f"excluded_{name}") for name in AXES},
         **{name: _ref(f"property_{name}") for name in PROPERTIES},
     }
@@ -264,36 +231,36 @@ def _excluded() -> Schema:
 
 def _preset() -> Schema:
     own = {
-        "description": _text("What the preset is for."),
+        "description": text("What the preset is for."),
         "targets": {**_ref("property_target"), "description": "Targets it runs on (default: all)."},
         **_product(),
         **{name: _ref(f"axis_{name}") for name in AXES},
     }
-    return _table("", own, ["description"])
+    return table(own, ["description"])
 
 
 def _probe(families: Iterable[str]) -> Schema:
     own: Schema = {
         "like": {"enum": list(families), "description": "The drafter family it starts from."},
-        "reason": _text("What the changed figures are to show."),
+        "reason": text("What the changed figures are to show."),
         "tensor_parallel": {
-            "anyOf": [_integer(1, 1024), _list(_integer(1, 1024))],
+            "anyOf": [integer(1, 1024), several(integer(1, 1024))],
             "description": "Tensor-parallel degrees (default: the family's).",
         },
-        **{name: _integer(*bounds) for name, bounds in matrix.PROBE_INTEGERS.items()},
+        **{name: integer(*bounds) for name, bounds in matrix.PROBE_INTEGERS.items()},
         **{name: {"type": "boolean"} for name in matrix.PROBE_BOOLEANS},
     }
-    return {**_table("", own, ["like", "reason"]), "minProperties": 3}
+    return {**table(own, ["like", "reason"]), "minProperties": 3}
 
 
 def _switches() -> Schema:
     value = {"type": "string", "pattern": axes.SWITCH_VALUE_PATTERN}
-    return {**_table("", dict.fromkeys(axes.SWITCH_NAMES, value)), "minProperties": 1}
+    return {**table(dict.fromkeys(axes.SWITCH_NAMES, value)), "minProperties": 1}
 
 
 def _workload() -> Schema:
-    figures = {name: _integer(*bounds) for name, bounds in matrix.WORKLOAD_BOUNDS.items()}
-    return _table("", {"description": _text("What the load is."), **figures}, ["concurrency", "input", "output"])
+    figures = {name: integer(*bounds) for name, bounds in matrix.WORKLOAD_BOUNDS.items()}
+    return table({"description": text("What the load is."), **figures}, ["concurrency", "input", "output"])
 
 
 if __name__ == "__main__":

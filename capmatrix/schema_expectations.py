@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from . import archs, axes, drafters, expectation_file, expectations, targets, versionrange
 from .axes import Axis
-from .tomlcheck import MAX_TEXT
-
-Schema = dict[str, Any]
+from .schema_parts import DRAFT, Schema, several, table, text
 
 
 def expectations_schema(families: Collection[str] | None = None) -> Schema:
@@ -33,40 +30,40 @@ def expectations_schema(families: Collection[str] | None = None) -> Schema:
     }
     verdict: Schema = {"enum": list(expectation_file.VERDICTS)}
     common: Schema = {
-        "reason": _text("Why it is so, in a line."),
+        "reason": text("Why it is so, in a line."),
         "link": {
             "type": "string",
             "pattern": expectation_file.LINK_PATTERN,
             "description": "https://..., owner/repository#number, docs/<page>.md#<section>, or: unreported.",
         },
-        "cells": _list({"type": "string", "pattern": expectation_file.ID_PATTERN}, "Cells by id."),
+        "cells": _described({"type": "string", "pattern": expectation_file.ID_PATTERN}, "Cells by id."),
         **matchers,
     }
-    flaky = {**_list(verdict, "The verdicts it has been seen with."), "minItems": 2}
+    flaky = {**_described(verdict, "The verdicts it has been seen with."), "minItems": 2}
     return {
-        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$schema": DRAFT,
         "title": "capmatrix expectations",
         "description": "Verdicts that differ from what backends declare.",
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            "description": _text("What the file is about."),
+            "description": text("What the file is about."),
             "properties": {
                 "type": "array",
                 "uniqueItems": True,
                 "items": {"enum": list(expectations.PROPERTIES)},
                 "description": "What capmatrix expect may turn into conditions (default: all).",
             },
-            "scope": {**_table(matchers), "description": "Holds for every entry that does not name the key itself."},
+            "scope": {**table(matchers), "description": "Holds for every entry that does not name the key itself."},
             "expect": {
                 "type": "array",
                 "minItems": 1,
-                "items": _table({"verdict": verdict, **common}, ["verdict", "reason", "link"]),
+                "items": table({"verdict": verdict, **common}, ["verdict", "reason", "link"]),
             },
             "flaky": {
                 "type": "array",
                 "minItems": 1,
-                "items": _table({"verdicts": flaky, **common}, ["verdicts", "reason", "link"]),
+                "items": table({"verdicts": flaky, **common}, ["verdicts", "reason", "link"]),
             },
         },
     }
@@ -88,14 +85,5 @@ def _many(value: Schema, description: str) -> Schema:
     return {"anyOf": [value, several, {"const": axes.EVERY}], "description": description}
 
 
-def _list(value: Schema, description: str) -> Schema:
-    return {"type": "array", "items": value, "minItems": 1, "uniqueItems": True, "description": description}
-
-
-def _text(description: str) -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": r"\S", "description": description}
-
-
-def _table(properties: Schema, required: Collection[str] = ()) -> Schema:
-    made: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
-    return {**made, "required": list(required)} if required else made
+def _described(value: Schema, description: str) -> Schema:
+    return {**several(value), "description": description}

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from . import axes, batches, drafters, pair, pairfile, target_models, targets, vocabulary
 from .pair import StateGeometry
-from .tomlcheck import MAX_TEXT
-
-Schema = dict[str, Any]
-
-_DRAFT = "http://json-schema.org/draft-07/schema#"
+from .schema_parts import DRAFT, Schema, integer, named, several, table, text
 
 
 def pairs_schema() -> Schema:
@@ -27,11 +21,11 @@ def pairs_schema() -> Schema:
         "target_backend": backend,
         "drafter": {"enum": families},
         "drafter_backend": backend,
-        "tp": _integer(1, 1024),
-        "block_size": _or(_integer(1, 65536), pairfile.AUTO),
+        "tp": integer(1, 1024),
+        "block_size": _or(integer(1, 65536), pairfile.AUTO),
         "kv_cache_dtype": {"enum": list(vocabulary.KV_CACHE_DTYPES)},
         "draft_kv_cache_dtype": {"enum": [pairfile.SAME, *vocabulary.KV_CACHE_DTYPES]},
-        "num_speculative_tokens": _or(_integer(1, 64), axes.FAMILY),
+        "num_speculative_tokens": _or(integer(1, 64), axes.FAMILY),
         "dtype": {"enum": list(vocabulary.DTYPES)},
         "runner": {"enum": list(pair.RUNNERS)},
         "switches": {"type": "string", "pattern": axes.NAME_PATTERN},
@@ -39,19 +33,19 @@ def pairs_schema() -> Schema:
         "targets": {"enum": list(dict.fromkeys([*targets.KINDS, *targets.known()]))},
     }
     common = {key: _one_or_list(values[key]) for key in pairfile.COMMON_KEYS}
-    one = _table({"description": _text("What the pairs are for."), **common}, ["description"])
+    one = table({"description": text("What the pairs are for."), **common}, ["description"])
     setting: Schema = {"type": "string", "pattern": axes.SWITCH_VALUE_PATTERN}
     return {
-        "$schema": _DRAFT,
+        "$schema": DRAFT,
         "title": "capmatrix pair file",
         "description": "Targets and drafters in one engine.",
-        **_table(
+        **table(
             {
-                "name": _text("Name of the file's pairs (default: the file's)."),
-                "description": _text("What the pairs are for."),
-                "pairs": _table(common),
-                "pair": _named(one, "The product of its values, and a preset."),
-                "switches": _named(_table(dict.fromkeys(axes.SWITCH_NAMES, setting)), "Environment switches."),
+                "name": text("Name of the file's pairs (default: the file's)."),
+                "description": text("What the pairs are for."),
+                "pairs": table(common),
+                "pair": named(one, "The product of its values, and a preset."),
+                "switches": named(table(dict.fromkeys(axes.SWITCH_NAMES, setting)), "Environment switches."),
             },
             ["pair"],
         ),
@@ -64,29 +58,21 @@ def target_schema() -> Schema:
     state = [field.name for field in msgspec.structs.fields(StateGeometry)]
     figures: Schema = {
         "architecture": {"enum": list(target_models.ARCHITECTURES), "description": "vLLM's model class."},
-        **{key: _integer(1, 1 << 24) for key in ("num_heads", "num_kv_heads", "head_size", "num_layers")},
-        "sliding_window": _integer(1, 1 << 24),
+        **{key: integer(1, 1 << 24) for key in ("num_heads", "num_kv_heads", "head_size", "num_layers")},
+        "sliding_window": integer(1, 1 << 24),
         "sinks": {"type": "boolean"},
-        "mla": _table(dict.fromkeys((*widths, "q_lora_rank"), _integer(1, 65536)), widths),
-        "state": _table(dict.fromkeys(state, _integer(1, 65536)), state),
-        "tensor_parallel": _one_or_list(_integer(1, 1024)),
+        "mla": table(dict.fromkeys((*widths, "q_lora_rank"), integer(1, 65536)), widths),
+        "state": table(dict.fromkeys(state, integer(1, 65536)), state),
+        "tensor_parallel": _one_or_list(integer(1, 1024)),
     }
     own = {
-        "title": _text("What the model is called."),
+        "title": text("What the model is called."),
         **figures,
-        "sources": _table(dict.fromkeys(figures, _text("A published source."))),
-        "notes": _text("What else to know."),
+        "sources": table(dict.fromkeys(figures, text("A published source."))),
+        "notes": text("What else to know."),
     }
     required = ["title", "architecture", "num_heads", "num_kv_heads", "head_size", "num_layers", "tensor_parallel"]
-    return {"$schema": _DRAFT, "title": "capmatrix target model", **_table(own, [*required, "sources"])}
-
-
-def _text(description: str) -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": r"\S", "description": description}
-
-
-def _integer(lowest: int, highest: int) -> Schema:
-    return {"type": "integer", "minimum": lowest, "maximum": highest}
+    return {"$schema": DRAFT, "title": "capmatrix target model", **table(own, [*required, "sources"])}
 
 
 def _or(number: Schema, word: str) -> Schema:
@@ -94,18 +80,4 @@ def _or(number: Schema, word: str) -> Schema:
 
 
 def _one_or_list(one: Schema) -> Schema:
-    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}]}
-
-
-def _table(properties: Schema, required: Any = ()) -> Schema:
-    made: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
-    return {**made, "required": list(required)} if required else made
-
-
-def _named(entry: Schema, description: str) -> Schema:
-    return {
-        "type": "object",
-        "description": description,
-        "propertyNames": {"pattern": axes.NAME_PATTERN},
-        "additionalProperties": entry,
-    }
+    return {"anyOf": [one, several(one)]}

@@ -9,6 +9,8 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from .. import archs, codec
 from ..cell import Environment
 from ..targets import Target
@@ -60,7 +62,7 @@ def collect(target: Target, switches: Mapping[str, str], extensions: tuple[str, 
         extensions=extensions,
     )
     digest = hashlib.sha256(codec.encode(unnamed)).hexdigest()[:12]
-    return Environment(**{f: getattr(unnamed, f) for f in unnamed.__struct_fields__} | {"id": digest})
+    return msgspec.structs.replace(unnamed, id=digest)
 
 
 def emulated(seen: Mapping[str, Any], versions: dict[str, str], commits: dict[str, str]) -> tuple[dict[str, Any], str]:

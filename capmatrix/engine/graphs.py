@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import torch
 
 from ..batches import Batch, Request
@@ -105,7 +106,7 @@ def _replay(cell: Cell, setup: Setup, call: StaticCall, batch: Batch, seed: int,
     )
     expected = judge.expected(cell, setup, batch, values, stored, outcome, kernels)
     check = judge.forward_check("graph", "stale", outcome, expected)
-    return Check(**{f: getattr(check, f) for f in check.__struct_fields__} | {"detail": f"{detail}; {check.detail}"})
+    return msgspec.structs.replace(check, detail=f"{detail}; {check.detail}")
 
 
 def _query(setup: Setup, q: torch.Tensor) -> torch.Tensor:

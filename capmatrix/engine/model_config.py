@@ -13,6 +13,17 @@ from ..cell import Cell, Geometry
 #: Longest sequence a cell's model admits, in tokens, by ``Cell.lengths``: at least the longest batch.
 MAX_MODEL_LEN = {"short": 2048, "full": 32768}
 
+#: What a small model's config needs and no cell depends on.
+TINY: dict[str, Any] = {
+    "vocab_size": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
 
 @functools.cache
 def _root() -> Path:
@@ -21,19 +32,12 @@ def _root() -> Path:
 
 def config_json(geometry: Geometry, dtype: str, max_model_len: int) -> dict[str, Any]:
     """A one-layer Hugging Face config of this geometry: Llama, or DeepSeek V2 for latent attention."""
-    common = {
+    common = TINY | {
         "num_hidden_layers": 1,
         "num_attention_heads": geometry.num_heads,
         "intermediate_size": 256,
-        "vocab_size": 256,
         "max_position_embeddings": max_model_len,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
         "torch_dtype": dtype,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
     }
     if geometry.mla is None:
         return common | {

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..cell import Geometry
 from ..pair import Pair, Side
+from .model_config import TINY
 
 #: Longest sequence that a pair's models admit, in tokens: more than any short batch has.
 MAX_MODEL_LEN = 1024
@@ -23,16 +24,10 @@ MAX_MODEL_LEN = 1024
 #: Layers of a dense target: EAGLE3 reads hidden states of layers 2, half and last but three.
 _DENSE_LAYERS = 8
 
-_COMMON = {
+_COMMON: dict[str, Any] = {
+    **TINY,
     "hidden_size": 64,
     "intermediate_size": 64,
-    "vocab_size": 256,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
 _EXPERTS = {"moe_intermediate_size": 64, "num_experts_per_tok": 2, "norm_topk_prob": True}
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..cell import Role
 from ..questions import Question
+from .model_config import TINY
 
 #: Tokens, and requests: small, since the buffers of a speculator are sized by them.
 _MAX_MODEL_LEN = 2048
@@ -28,20 +29,14 @@ _MAX_BATCHED = 2048
 RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 _COMMON: dict[str, Any] = {
+    **TINY,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "hidden_size": 256,
     "head_dim": 64,
     "intermediate_size": 256,
-    "vocab_size": 256,
     "max_position_embeddings": _MAX_MODEL_LEN,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
 _LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 _LATENT: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from ..batches import Batch
@@ -137,7 +138,7 @@ def _failed(checks: list[Check], part: str | None = None) -> bool:
 
 def _reported(check: Check) -> Check:
     """The check as reported, not judged: it failed only with NaN in slots that nobody may read."""
-    return Check(**{f: getattr(check, f) for f in check.__struct_fields__} | {"ok": None})
+    return msgspec.structs.replace(check, ok=None)
 
 
 def _sentence(check: Check) -> str:

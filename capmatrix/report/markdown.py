@@ -14,7 +14,7 @@ from typing import Any
 from ..cell import RUNGS, Environment, Flag, Record, Verdict
 from . import pairs, text
 from .cautions import cautions
-from .table import Entry, Footnote, Report, Table, build
+from .table import Entry, Report, Table, build, footnote_text
 
 #: GitHub refuses a comment of more characters than this.
 COMMENT_LIMIT = 65_536
@@ -110,7 +110,7 @@ def _table(table: Table, limit: int) -> list[str]:
             out.append(f"| {code_in_table(row.backend)}{variant} | {' | '.join(cells)} |")
     if table.footnotes:
         out.append("")
-        out += [f"{note.number}. {footnote_text(note, limit)}" for note in table.footnotes]
+        out += [f"{note.number}. {footnote_text(note, code, limit)}" for note in table.footnotes]
     return out
 
 
@@ -132,19 +132,6 @@ def entry_text(entry: Entry) -> str:
     if entry.footnotes:
         out += f" <sup>{','.join(map(str, entry.footnotes))}</sup>"
     return out
-
-
-def footnote_text(note: Footnote, limit: int = 300) -> str:
-    """The footnote's line, its reason in a code span."""
-    if note.claim:
-        return f"declared: {code(note.reason, limit)}"
-    out = f"conflict: {code(note.conflict, 60)} says {note.verdict.value}" if note.conflict else note.verdict.value
-    if note.verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE):
-        out += f" ({note.rung.value})"
-    if note.phase:
-        out += f" at {note.phase}"
-    out += f", in {', '.join(code(b, 60) for b in note.batches)}"
-    return f"{out}: {code(note.reason, limit)}" if note.reason else out
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9.,;:()%/'-]+")

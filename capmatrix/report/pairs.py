@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .. import pair_outcome
+from .. import outcome, pair_outcome
 from ..cell import Rung, Verdict
 from ..pair import PairRecord, Side, SideFacts, SideRun
 from . import text
@@ -132,7 +132,7 @@ def footnote(record: PairRecord) -> str:
     """The one line that says why, for every pair that did not pass; empty else."""
     if record.verdict is Verdict.PASS:
         return ""
-    return text.one_line(f"at {pair_outcome.where(record)}: {pair_outcome.reason(record)}", 300)
+    return text.one_line(f"at {pair_outcome.where(record)}: {outcome.reason(record)}", 300)
 
 
 def counted(records: Sequence[PairRecord]) -> str:

@@ -59,6 +59,23 @@ class Footnote:
     claim: str = ""
 
 
+def footnote_text(note: Footnote, quote: Callable[[str, int], str], limit: int = 10_000) -> str:
+    """``error (compiled) at compile, in verify: <reason>``; of a conflict the target first, of a claim its refusal.
+
+    ``quote`` makes text of a record, cut to so many characters, fit for where the line is shown; ``limit`` is a
+    reason's.
+    """
+    if note.claim:
+        return f"declared: {quote(note.reason, limit)}"
+    out = f"conflict: {quote(note.conflict, 60)} says {note.verdict.value}" if note.conflict else note.verdict.value
+    if note.verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE):
+        out += f" ({note.rung.value})"
+    if note.phase:
+        out += f" at {note.phase}"
+    out += f", in {', '.join(quote(b, 60) for b in note.batches)}"
+    return f"{out}: {quote(note.reason, limit)}" if note.reason else out
+
+
 @dataclass(frozen=True)
 class Entry:
     """One place of a table.

@@ -16,7 +16,7 @@ from ..pair import PairRecord
 from . import pairs as pairs_section
 from . import text
 from .cautions import cautions
-from .table import Column, Entry, Footnote, Group, Report, Row, Table, build
+from .table import Column, Entry, Group, Report, Row, Table, build, footnote_text
 
 _CODES = {
     Verdict.PASS: "32",
@@ -107,7 +107,7 @@ def _table(table: Table, width: int, paint: Paint) -> list[str]:
         out.append("")
     for note in table.footnotes:
         number = f"[{note.number}]"
-        out += text.fill(footnote_text(note), width, f"{number:>5} ", " " * 6)
+        out += text.fill(footnote_text(note, text.one_line), width, f"{number:>5} ", " " * 6)
     return out
 
 
@@ -205,19 +205,6 @@ def entry_text(entry: Entry, rung: Callable[[Rung], str]) -> tuple[str, str]:
     if entry.footnotes:
         parts.append(f"[{','.join(map(str, entry.footnotes))}]")
     return found.verdict.value, "".join(f" {p}" for p in parts)
-
-
-def footnote_text(note: Footnote) -> str:
-    """``error (compiled) at compile, in verify: <reason>``; of a conflict, the target first."""
-    if note.claim:
-        return f"declared: {note.reason}"
-    out = f"conflict: {note.conflict} says {note.verdict.value}" if note.conflict else note.verdict.value
-    if note.verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE):
-        out += f" ({note.rung.value})"
-    if note.phase:
-        out += f" at {note.phase}"
-    out += f", in {', '.join(text.one_line(b, 60) for b in note.batches)}"
-    return f"{out}: {note.reason}" if note.reason else out
 
 
 def _legend(report: Report, width: int, paint: Paint) -> list[str]:

@@ -27,6 +27,7 @@ from capmatrix.cell import (
     Verdict,
 )
 from capmatrix.codec import cell_id
+from capmatrix.defaults import Other, Row
 
 BACKENDS = ("ROCM_ATTN", "TRITON_ATTN", "ROCM_AITER_FA", "ROCM_AITER_UNIFIED_ATTN")
 BATCHES = ("decode", "verify", "prefill")
@@ -218,3 +219,21 @@ def forced(block: int | None = 128) -> Cell:
     """ROCM_AITER_FA at block 128 with the kernel block (or, without one, the validation) forced."""
     force = Force.KERNEL_BLOCK if block else Force.VALIDATION
     return cell(backend="ROCM_AITER_FA", force=force, kernel_block=block)
+
+
+def derived_row(*other: Other, **changes: Any) -> Row:
+    """A row of a derived table: MiniMax-M3's drafter at block 128, fp8."""
+    fields: dict[str, Any] = {
+        "architecture": "gfx950",
+        "drafter": "minimax-m3-eagle3",
+        "role": "drafter",
+        "block_size": 128,
+        "kv_cache_dtype": "fp8",
+        "dtype": "bfloat16",
+        "backend": "TRITON_ATTN",
+        "reason": "because",
+        "policy": "lightest",
+        "rung": "served",
+        "other": other,
+    }
+    return Row(**(fields | changes))

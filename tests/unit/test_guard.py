@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import samples
 from answers import IGNORED, NOTHING, TRIED, V1, V2_INHERITS, V2_UNSET, selects
 
 from capmatrix import drafters, evidence, guard, published, selection
@@ -23,21 +24,7 @@ WHAT = "minimax-m3-eagle3 at block 128, fp8"
 
 
 def row(*other: Other, **changes: Any) -> Row:
-    fields: dict[str, Any] = {
-        "architecture": "gfx950",
-        "drafter": "minimax-m3-eagle3",
-        "role": "drafter",
-        "block_size": 128,
-        "kv_cache_dtype": "fp8",
-        "dtype": "bfloat16",
-        "backend": "TRITON_ATTN",
-        "reason": "because",
-        "policy": "lightest",
-        "rung": "served",
-        "fastest": "ROCM_AITER_UNIFIED_ATTN",
-        "other": other,
-    }
-    return Row(**(fields | changes))
+    return samples.derived_row(*other, **({"fastest": "ROCM_AITER_UNIFIED_ATTN"} | changes))
 
 
 def table(*rows: Row) -> Defaults:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import samples
 
 from capmatrix import drafters, hf_config, local_gpu, published
 from capmatrix import recommend as room
@@ -24,21 +25,7 @@ WANTED = Wanted("gfx950", MINIMAX, 128, "fp8")
 
 
 def row(*other: Other, **changes: Any) -> Row:
-    fields: dict[str, Any] = {
-        "architecture": "gfx950",
-        "drafter": "minimax-m3-eagle3",
-        "role": "drafter",
-        "block_size": 128,
-        "kv_cache_dtype": "fp8",
-        "dtype": "bfloat16",
-        "backend": "TRITON_ATTN",
-        "reason": "because",
-        "policy": "lightest",
-        "rung": "served",
-        "times_fastest": 1.02,
-        "other": other,
-    }
-    return Row(**(fields | changes))
+    return samples.derived_row(*other, **({"times_fastest": 1.02} | changes))
 
 
 def table(*rows: Row) -> Defaults:

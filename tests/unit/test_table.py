@@ -69,7 +69,7 @@ def test_a_footnote_says_why_in_which_batch_and_at_which_phase() -> None:
     found, entry = only([record(verdict=Verdict.ERROR, reasons=("out of registers", "and more"))])
     (note,) = found.footnotes
     assert entry.footnotes == (note.number,) == (1,)
-    assert terminal.footnote_text(note) == (
+    assert table.footnote_text(note, text.one_line) == (
         "error (compiled) at forward, in decode: out of registers (declared supported)"
     )
 
