@@ -16,6 +16,7 @@ from . import jobs
 from .facts import Facts, facts_of
 from .failure import describe, describe_pair
 from .jobs import Job
+from .shown import shown
 
 if TYPE_CHECKING:
     from .session import MatrixPlugin
@@ -26,7 +27,11 @@ class CellWarning(pytest.PytestWarning):
 
 
 class CellFailed(Exception):
-    """A cell contradicts what was expected of it; the text is the whole report of it."""
+    """A cell contradicts what was expected of it: the whole report of it, and its reason in one line."""
+
+    def __init__(self, text: str, summary: str) -> None:
+        super().__init__(text)
+        self.summary = summary
 
 
 class MatrixFile(pytest.File):
@@ -76,15 +81,15 @@ class CellItem(pytest.Item):
         if result.kind is Kind.FAILED:
             run_path = self._relative(self.plugin.run_path)
             if isinstance(record, Record):
-                raise CellFailed(describe(record, result, self._rerun(), run_path))
-            raise CellFailed(describe_pair(record, result, self._rerun(), run_path))
+                raise CellFailed(describe(record, result, self._rerun(), run_path), result.text)
+            raise CellFailed(describe_pair(record, result, self._rerun(), run_path), result.text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The cell's own report, not a traceback of the harness."""
         if isinstance(excinfo.value, CellFailed):
-            return str(excinfo.value)
+            return shown(str(excinfo.value), self.path, excinfo.value.summary)
         if isinstance(excinfo.value, CapmatrixError):
-            return f"the cell was not run: {self.plugin.told_once(str(excinfo.value))}"
+            return shown(f"the cell was not run: {self.plugin.told_once(str(excinfo.value))}", self.path)
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:

@@ -21,6 +21,7 @@ from ..questions import Answer, Question
 from ..report import guard as report
 from ..tolerance import TOLERANCE, percent
 from .options import DEFAULT_ENGINE
+from .shown import shown
 
 
 class GuardWarning(pytest.PytestWarning):
@@ -131,7 +132,7 @@ class _Item(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The guard's own report, not a traceback of the harness."""
         if isinstance(excinfo.value, (Contradiction, CapmatrixError)):
-            return str(excinfo.value)
+            return shown(str(excinfo.value), self.path)
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:

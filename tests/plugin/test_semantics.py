@@ -37,6 +37,22 @@ def test_nan_unsafe_passes_with_a_warning(project: Project) -> None:
     result.stdout.fnmatch_lines(["*CellWarning: nan_unsafe: right with zeroed*"])
 
 
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_in_ci_the_summary_keeps_to_a_line_a_cell(
+    project: Project, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CI", "true")  # pytest then shortens no line of its summary
+    file = project.matrix("ROCM_SEGMENTED_ATTN", "TURBOQUANT", blocks=(128,))
+    result = project.run(file, "--junit-xml", "junit.xml", *more)
+    result.assert_outcomes(failed=2)
+    lines = [x for x in result.outlines if x]
+    summary = lines[next(i for i, x in enumerate(lines) if "short test summary" in x) + 1 : -1]
+    assert len(summary) == 2 and all(x.startswith("FAILED ") for x in summary)
+    over = "over-advertised: the backend declares this cell; error in forward: No common block size for 128"
+    assert any(x.endswith(f"-decode - {over}") for x in summary)
+    assert f'message="{over}"' in (project.path / "junit.xml").read_text()
+
+
 def test_a_failure_is_compact_and_says_what_to_do(project: Project) -> None:
     file = project.matrix(
         "ROCM_SEGMENTED_ATTN",

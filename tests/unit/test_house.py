@@ -71,6 +71,12 @@ def undocumented(source: str) -> list[str]:
     return found
 
 
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by their name alone: of two in one process the second cannot be collected."""
+    names = [path.name for path in files() if path.suffix == ".py" and (ROOT / "tests") in path.parents]
+    assert sorted({n for n in names if names.count(n) > 1 and n not in ("conftest.py", "__init__.py")}) == []
+
+
 def test_no_file_names_a_registrys_host() -> None:
     assert lines_matching(_REGISTRY, files()) == []
 
