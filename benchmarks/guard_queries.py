@@ -15,10 +15,11 @@ import sys
 import time
 from collections import Counter
 
-from capmatrix import drafters, family_question
-from capmatrix.defaults_query import Selector
-from capmatrix.family_question import Server
-from capmatrix.questions import Question
+from capmatrix import drafters
+from capmatrix.guard import family_question
+from capmatrix.guard.defaults_query import Selector
+from capmatrix.guard.family_question import Server
+from capmatrix.guard.questions import Question
 
 WANTED = 10_000
 BLOCKS = (16, 32, 64, 128, 256, 544)

@@ -112,10 +112,10 @@ def fresh(cache: Path) -> tuple[float, str]:
     """A worker after a crash, over the cold start of its server."""
     import signal
 
-    from capmatrix import cli, matrix
+    from capmatrix import matrix, paths
     from capmatrix.workers.pool import Pool
 
-    cell = matrix.expand(matrix.load(cli.matrix_path("smoke")), targets=[TARGET])[-1]
+    cell = matrix.expand(matrix.load(paths.matrix_path("smoke")), targets=[TARGET])[-1]
     with Pool(options={"aiter": "", "triton_cache": str(cache)}) as pool:
         cold = _outside(pool, cell)
         again = []

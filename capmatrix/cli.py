@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__, commands_bisect, commands_expect, commands_guard, commands_recommend, commands_selection
+from . import __version__
+from .commands import bisect, expect, guard, recommend, selection
 from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
+from .paths import DEFAULT_MATRIX, matrix_path
 
 if TYPE_CHECKING:
     from .store import Run
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 
 #: The matrix of the main job, which a command without FILE takes.
-DEFAULT_MATRIX = "eagle3-llama"
 
 #: pytest's exit statuses (ok, failed, interrupted, internal, usage, no tests) to this command's.
 _FROM_PYTEST = {
@@ -98,8 +99,9 @@ def pytest_arguments(arguments: argparse.Namespace, extra: Sequence[str]) -> lis
 
 def cells(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix cells``: the ids of a matrix file's cells, or how many there are."""
-    from . import matrix, pairfile, targets
+    from . import matrix, targets
     from .codec import cell_id
+    from .pairs import pairfile
 
     for target in arguments.target:
         targets.parse(target)
@@ -117,8 +119,9 @@ def cells(arguments: argparse.Namespace, extra: list[str]) -> int:
 
 def _pairs(path: Path, arguments: argparse.Namespace) -> int:
     """The ids of a pair file's pairs, or how many there are."""
-    from . import pairfile, targets
+    from . import targets
     from .pair import pair_id
+    from .pairs import pairfile
 
     found = pairfile.expand(pairfile.load(path), arguments.preset, arguments.target or targets.here())
     if arguments.count:
@@ -148,8 +151,8 @@ def show(arguments: argparse.Namespace, extra: list[str]) -> int:
 
 def report(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix report``: the support table of runs as Markdown, HTML or JSON; of tables, the table."""
-    if commands_selection.is_table(arguments.runs):
-        return commands_selection.report_table(arguments)
+    if selection.is_table(arguments.runs):
+        return selection.report_table(arguments)
     found = _read(arguments.runs)
     if arguments.format == "json":
         from .codec import printed
@@ -209,28 +212,6 @@ def bundle(arguments: argparse.Namespace, extra: list[str]) -> int:
     print(f"{made.archive}: {made.files} files, {made.size / 1e6:.1f} MB ({versions})")
     print(f"beside it: unpack.sh, and wheels.txt with {len(room.WHEELS)} wheels that the machine needs too")
     return EXIT_OK
-
-
-def matrix_path(name: str | None) -> Path:
-    """A matrix file: the path given, or a shipped one by its name. InputError where there is neither."""
-    from .paths import matrices_dir
-
-    given = name or DEFAULT_MATRIX
-    path = Path(given)
-    if path.is_file():
-        return path
-    directory = matrices_dir()
-    shipped = sorted(directory.glob("*.toml"))
-    for file in shipped:
-        if given in (file.name, file.stem):
-            here = Path.cwd()
-            return file.relative_to(here) if file.is_relative_to(here) else file
-    raise InputError(
-        "no such matrix file, and none of that name is shipped",
-        key="FILE",
-        value=given,
-        allowed=[f.stem for f in shipped],
-    )
 
 
 def _read(paths: Sequence[str]) -> Run:
@@ -334,11 +315,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-o", dest="output", required=True, metavar="DIR", help="where to write the bundle")
     one.add_argument("--aiter", metavar="PATH", help="an AITER checkout to pack along")
 
-    commands_selection.add_to(add)
-    commands_expect.add_to(add, matrix_path)
-    commands_guard.add_to(add)
-    commands_bisect.add_to(add, matrix_path)
-    commands_recommend.add_to(add)
+    selection.add_to(add)
+    expect.add_to(add)
+    guard.add_to(add)
+    bisect.add_to(add)
+    recommend.add_to(add)
     add("doctor", doctor, "Say what this machine can run, and why not the rest.")
     return parser
 

@@ -17,9 +17,9 @@ import msgspec
 from . import paths
 from .cell import Geometry, MlaGeometry, Role
 from .errors import InputError
-from .tomlcheck import At, boolean, elements, integer, require, table, text, word
-from .tomlfile import TomlFile
-from .tomlfile import load as load_toml
+from .toml.tomlcheck import At, boolean, elements, integer, require, table, text, word
+from .toml.tomlfile import TomlFile
+from .toml.tomlfile import load as load_toml
 from .vocabulary import METHODS
 
 #: The shipped families.

@@ -19,9 +19,9 @@ from .drafters import Family
 from .expand import count, expand
 from .grid import Axes, Matrix, Product, Rule, Switches, Workload
 from .rules import check_product, check_rules
-from .tomlcheck import At, boolean, elements, integer, named, require, table, tables, text, word
-from .tomlfile import TomlFile
-from .tomlfile import load as load_toml
+from .toml.tomlcheck import At, boolean, elements, integer, named, require, table, tables, text, word
+from .toml.tomlfile import TomlFile
+from .toml.tomlfile import load as load_toml
 
 __all__ = ["Matrix", "count", "expand", "load"]
 

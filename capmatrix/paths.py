@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .errors import InputError
+
 _PACKAGE = Path(__file__).resolve().parent
+
+#: The shipped matrix that is run where none is named.
+DEFAULT_MATRIX = "eagle3-llama"
 
 
 def matrices_dir() -> Path:
@@ -25,3 +30,23 @@ def matrices_dir() -> Path:
 def drafters_dir() -> Path:
     """The directory of the shipped drafter families, one TOML file a family."""
     return matrices_dir() / "drafters"
+
+
+def matrix_path(name: str | None) -> Path:
+    """A matrix file: the path given, or a shipped one by its name. InputError where there is neither."""
+    given = name or DEFAULT_MATRIX
+    path = Path(given)
+    if path.is_file():
+        return path
+    directory = matrices_dir()
+    shipped = sorted(directory.glob("*.toml"))
+    for file in shipped:
+        if given in (file.name, file.stem):
+            here = Path.cwd()
+            return file.relative_to(here) if file.is_relative_to(here) else file
+    raise InputError(
+        "no such matrix file, and none of that name is shipped",
+        key="FILE",
+        value=given,
+        allowed=[f.stem for f in shipped],
+    )

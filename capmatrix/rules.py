@@ -11,8 +11,8 @@ from .axes import AXES, Value
 from .errors import InputError
 from .expand import boxes, groups, properties, resolve, size, survives, target_names
 from .grid import MAX_CELLS, Matrix, Product, Rule
-from .tomlcheck import At
-from .tomlfile import TomlFile
+from .toml.tomlcheck import At
+from .toml.tomlfile import TomlFile
 
 # What a cell can be, axis by axis, for one drafter of one product.
 _Domain = dict[str, set[Value]]

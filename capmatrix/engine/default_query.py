@@ -21,7 +21,7 @@ import pydantic
 
 from .. import targets
 from ..cell import Cell, Environment
-from ..questions import Answer, Question, Source, Tried
+from ..guard.questions import Answer, Question, Source, Tried
 from . import bootstrap
 
 #: Configurations kept; each holds a few hundred kilobytes.

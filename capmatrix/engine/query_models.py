@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cell import Role
-from ..questions import Question
+from ..guard.questions import Question
 from .model_config import TINY
 
 #: Tokens, and requests: small, since the buffers of a speculator are sized by them.

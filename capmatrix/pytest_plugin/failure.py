@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from .. import pair_outcome
 from ..cell import Check, Claim, Record
 from ..errors import printable
 from ..outcome import Outcome, one_line
 from ..pair import PairRecord
+from ..pairs import pair_outcome
 
 #: Lines of a dead worker's stderr that are shown; the record keeps more.
 _STDERR_LINES = 8

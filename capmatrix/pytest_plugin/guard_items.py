@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from .. import ages, defaults, drafters, guard
-from ..defaults_query import ENGINE, Selector
+from .. import drafters
 from ..errors import CapmatrixError
-from ..family_question import Server, switch_pairs
-from ..questions import Answer, Question
+from ..guard import ages
+from ..guard import judge as guard
+from ..guard.defaults_query import ENGINE, Selector
+from ..guard.family_question import Server, switch_pairs
+from ..guard.questions import Answer, Question
+from ..guard.tolerance import TOLERANCE, percent
 from ..report import guard as report
-from ..tolerance import TOLERANCE, percent
+from ..selection import defaults
 from .options import DEFAULT_ENGINE
 from .shown import shown
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
-from .. import codec, pair_outcome, pairfile
+from .. import codec
 from .. import outcome as cell_outcome
 from ..cell import Cell, Record
 from ..grid import Matrix
 from ..outcome import Expectation, Outcome
 from ..pair import Pair, PairRecord, pair_id
 from ..pair import server_key as pair_server_key
-from ..pairfile import PairMatrix
+from ..pairs import pair_outcome, pairfile
+from ..pairs.pairfile import PairMatrix
 
 Job = Cell | Pair
 JobRecord = Record | PairRecord

@@ -14,7 +14,7 @@ from .jobs import Job
 from .options import Options
 
 if TYPE_CHECKING:
-    from ..expectations import Expectations
+    from ..expect.expectations import Expectations
 
 #: ``--expectations`` of a run that is compared to what backends declare, and to nothing else.
 NO_EXPECTATIONS = "none"
@@ -85,13 +85,13 @@ def expand(plan: Plan) -> dict[Path, list[Job]]:
 
 def expectations(plan: Plan) -> Expectations:
     """The expectations of the plan. Raises InputError for any mistake in them."""
-    from .. import expectation_file
+    from ..expect import expectation_file
 
     return expectation_file.load([_shown(Path(p)) for p in plan.expectations])
 
 
 def _expectations(given: Sequence[str], files: Sequence[Path], directory: Path) -> list[Path]:
-    from .. import expectation_file
+    from ..expect import expectation_file
 
     if not given:
         return list(dict.fromkeys(found for file in files for found in expectation_file.beside(file)))

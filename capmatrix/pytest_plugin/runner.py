@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from .. import workloads
 from ..cell import Cell, Environment, Record
 from ..errors import InputError
+from ..selection import workloads
 from ..store import RunWriter
 from ..workers.limits import Limits
 from ..workers.pool import Pool

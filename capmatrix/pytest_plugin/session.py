@@ -19,7 +19,7 @@ import pytest
 from ..cell import Record
 from ..codec import decode, encode
 from ..errors import EXIT_INFRASTRUCTURE, CapmatrixError, InputError
-from ..expectations import Expectations
+from ..expect.expectations import Expectations
 from ..outcome import Expectation, Kind
 from ..store import RunWriter, StoreError
 from ..workers import session as workers

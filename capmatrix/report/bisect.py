@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import knobs
-from ..bisect import Change, Changes
-from ..bisecting import Result
+from ..bisect import knobs
+from ..bisect.cells import Result
+from ..bisect.delta import Change, Changes
 from ..cell import Record, Verdict
 from . import text
 

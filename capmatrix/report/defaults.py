@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ..defaults import Defaults, Other, Row
+from ..selection.defaults import Defaults, Other, Row
 from .markdown import code, code_in_table
 
 #: What each mark of a row means.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..diff import KINDS, Diff
+from ..analysis.diff import KINDS, Diff
 from . import text as words
 from .markdown import COMMENT_LIMIT, code
 

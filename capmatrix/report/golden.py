@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..golden import Change, Snapshot
+from ..guard.golden import Change, Snapshot
 from .text import one_line
 
 

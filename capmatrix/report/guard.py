@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ..family_question import named
-from ..guard import BAD, Choice, Finding, Status
-from ..questions import Answer, Question
+from ..guard.family_question import named
+from ..guard.judge import BAD, Choice, Finding, Status
+from ..guard.questions import Answer, Question
 from .text import one_line
 
 _LIMIT = 600

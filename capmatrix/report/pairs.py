@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .. import outcome, pair_outcome
+from .. import outcome
 from ..cell import Rung, Verdict
 from ..pair import PairRecord, Side, SideFacts, SideRun
+from ..pairs import pair_outcome
 from . import text
 
 HEADINGS = ("target", "drafter", "block", "KV dtype", "runner", "layout", "graphs", "result")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..cell import Role
-from ..measures import load_text
-from ..published import METRICS, READ, UNKNOWN, Load, Published, Result, deciding_metric, improvement_percent
+from ..selection.measures import load_text
+from ..selection.published import METRICS, READ, UNKNOWN, Load, Published, Result, deciding_metric, improvement_percent
 from .markdown import code, code_in_table
 
 NOT_GIVEN = "n/a"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ..recommend import Recommendation, Wanted
+from ..selection.recommend import Recommendation, Wanted
 from .text import one_line
 
 _LIMIT = 600

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..dispute import Dispute
-from ..regions import Rule
+from ..analysis.dispute import Dispute
+from ..analysis.regions import Rule
 from . import text as words
 from .markdown import code
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from capmatrix import knobs
-from capmatrix.bisect import Change
-from capmatrix.bisecting import Limits, bisect_cell
+from capmatrix.bisect import knobs
+from capmatrix.bisect.cells import Limits, bisect_cell
+from capmatrix.bisect.delta import Change
 from capmatrix.cell import Cell, Geometry, Record, Role, Verdict
 from capmatrix.workers.limits import Limits as WorkerLimits
 from capmatrix.workers.pool import Pool

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from capmatrix import drafters, golden, guard
+from capmatrix import drafters
 from capmatrix.cell import Geometry, MlaGeometry, Role
-from capmatrix.defaults_query import Selector
-from capmatrix.family_question import Server, question
-from capmatrix.questions import Answer, Question
+from capmatrix.guard import golden
+from capmatrix.guard import judge as guard
+from capmatrix.guard.defaults_query import Selector
+from capmatrix.guard.family_question import Server, question
+from capmatrix.guard.questions import Answer, Question
 from capmatrix.vocabulary import ARCHITECTURES, ROCM_BACKENDS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from capmatrix import pairfile, paths
+from capmatrix import paths
 from capmatrix.cell import Phase, Rung, Verdict
 from capmatrix.pair import Pair, PairRecord
-from capmatrix.pairfile import PairMatrix, Product
+from capmatrix.pairs import pairfile
+from capmatrix.pairs.pairfile import PairMatrix, Product
 from capmatrix.workers.pool import Pool
 
 pytestmark = pytest.mark.engine

@@ -15,7 +15,7 @@ import msgspec
 
 from capmatrix.cell import Environment
 from capmatrix.engine import Unavailable
-from capmatrix.questions import Answer, Question, Tried
+from capmatrix.guard.questions import Answer, Question, Tried
 
 
 def open_session(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> AskedSession:

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from plugin_project import PLUGINS, ROOT, eventually
 
-from capmatrix import cli, defaults, defaults_query
+from capmatrix import cli
 from capmatrix.cell import Geometry
-from capmatrix.defaults import Defaults, Other, Row
-from capmatrix.defaults_query import QueryError, Selector
-from capmatrix.questions import Question
+from capmatrix.guard import defaults_query
+from capmatrix.guard.defaults_query import QueryError, Selector
+from capmatrix.guard.questions import Question
+from capmatrix.selection import defaults
+from capmatrix.selection.defaults import Defaults, Other, Row
 
 ENGINE = "asked_engine:open_session"
 HERE = Path(__file__).parent

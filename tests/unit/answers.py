@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from capmatrix.questions import Answer, Tried
+from capmatrix.guard.questions import Answer, Tried
 
 _PACKED = ("kv_cache_dtype not supported",)
 TRIED = (

@@ -27,7 +27,7 @@ from capmatrix.cell import (
     Verdict,
 )
 from capmatrix.codec import cell_id
-from capmatrix.defaults import Other, Row
+from capmatrix.selection.defaults import Other, Row
 
 BACKENDS = ("ROCM_ATTN", "TRITON_ATTN", "ROCM_AITER_FA", "ROCM_AITER_UNIFIED_ATTN")
 BATCHES = ("decode", "verify", "prefill")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capmatrix.bisect import Answer, Budget, Change, Changes, Spent, idle, idle_together, smallest
+from capmatrix.bisect.delta import Answer, Budget, Change, Changes, Spent, idle, idle_together, smallest
 
 LETTERS = [Change(name, "1") for name in "ABCDEF"]
 

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from samples import cell
 
-from capmatrix import codec, sameness
-from capmatrix.bisect import Change
-from capmatrix.bisecting import Limits, Result, bisect_cell
+from capmatrix import codec
+from capmatrix.analysis import sameness
+from capmatrix.bisect.cells import Limits, Result, bisect_cell
+from capmatrix.bisect.delta import Change
+from capmatrix.bisect.knobs import switches
 from capmatrix.cell import Cell, Claim, Kernel, Phase, Record, Rung, Verdict
-from capmatrix.knobs import switches
 from capmatrix.report import bisect as report
 
 AITER = Change("VLLM_ROCM_USE_AITER", "1")

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capmatrix import boxes
+from capmatrix.expect import boxes
 
 DOMAIN = {"block": (16, 64, 128), "batch": ("decode", "verify"), "fp8": (True, False)}
 EVERYWHERE = [dict(zip(DOMAIN, values)) for values in product(*DOMAIN.values())]

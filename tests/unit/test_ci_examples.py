@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capmatrix import cli
-from capmatrix.guard import Status
+from capmatrix.guard.judge import Status
 from capmatrix.pytest_plugin import arguments
 
 ROOT = Path(__file__).resolve().parents[2]

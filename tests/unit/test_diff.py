@@ -9,11 +9,13 @@ import msgspec
 import pytest
 from samples import PAGED, WRITE, cell, environment, record
 
-from capmatrix import cli, defaults, diff
+from capmatrix import cli
+from capmatrix.analysis import diff
 from capmatrix.cell import Claim, Environment, Flag, Record, Rung, Timing, Verdict
 from capmatrix.codec import encode
-from capmatrix.defaults import Defaults, Other, Row
 from capmatrix.report import diff as report
+from capmatrix.selection import defaults
+from capmatrix.selection.defaults import Defaults, Other, Row
 from capmatrix.store import Run
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capmatrix import drafters, tomlfile
+from capmatrix import drafters
 from capmatrix.cell import Geometry, MlaGeometry, Role
 from capmatrix.drafters import Family
 from capmatrix.errors import InputError
+from capmatrix.toml import tomlfile
 from capmatrix.vocabulary import METHODS
 
 SHIPPED = drafters.load(drafters.DEFAULT_DIR)

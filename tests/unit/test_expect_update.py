@@ -10,11 +10,13 @@ import msgspec
 import pytest
 from samples import cell, environment, record
 
-from capmatrix import cli, codec, expectation_file, tomlfile
+from capmatrix import cli, codec
 from capmatrix.cell import Environment, Record, Verdict
-from capmatrix.expect_observe import observe
+from capmatrix.expect import expectation_file
+from capmatrix.expect.observe import observe
 from capmatrix.outcome import Kind, outcome
 from capmatrix.runlines import EnvironmentLine, RecordLine, RunLine
+from capmatrix.toml import tomlfile
 
 BLOCKS = (16, 64, 128)
 BATCHES = ("decode", "verify")

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from samples import cell, environment, record
 
-from capmatrix import expectation_file, paths
+from capmatrix import paths
 from capmatrix.cell import Environment, Flag, Force, Record, Verdict
 from capmatrix.errors import InputError
-from capmatrix.expectations import Expectations, subject
+from capmatrix.expect import expectation_file
+from capmatrix.expect.expectations import Expectations, subject
 from capmatrix.outcome import Kind, outcome
 
 HEAD = '[[expect]]\nverdict = "wrong"\nreason = "why"\nlink = "vllm-project/vllm#1"\n'
@@ -276,7 +277,7 @@ def test_a_subject_has_every_axis_that_an_entry_may_name() -> None:
 
 
 def test_the_schema_is_in_step() -> None:
-    from capmatrix import schema
+    from capmatrix.schema import matrices as schema
 
     committed = (paths.matrices_dir() / "schema" / "expectations.schema.json").read_text(encoding="utf-8")
     assert committed == schema.files()["expectations.schema.json"], "run: python -m capmatrix.schema"
@@ -289,7 +290,8 @@ def test_the_schema_is_in_step() -> None:
 
 def test_shipped_files_follow_the_schema() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-    from capmatrix import schema, tomlfile
+    from capmatrix.schema import matrices as schema
+    from capmatrix.toml import tomlfile
 
     check = jsonschema.Draft7Validator(schema.expectations_schema())
     files = sorted((paths.matrices_dir() / "expectations").glob("*.toml"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from capmatrix import expectation_file, matrix, paths
+from capmatrix import matrix, paths
+from capmatrix.expect import expectation_file
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "docs" / "field-reports.md").read_text(encoding="utf-8")

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from answers import NOTHING, selects
 
-from capmatrix import golden
 from capmatrix.errors import InputError
-from capmatrix.golden import SETTINGS, Change, Setting, Snapshot
-from capmatrix.questions import Answer, Question
+from capmatrix.guard import golden
+from capmatrix.guard.golden import SETTINGS, Change, Setting, Snapshot
+from capmatrix.guard.questions import Answer, Question
 from capmatrix.report import golden as report
 from capmatrix.vocabulary import ARCHITECTURES
 

@@ -9,14 +9,17 @@ import pytest
 import samples
 from answers import IGNORED, NOTHING, TRIED, V1, V2_INHERITS, V2_UNSET, selects
 
-from capmatrix import drafters, evidence, guard, published, selection
+from capmatrix import drafters
 from capmatrix.cell import Role
-from capmatrix.defaults import Defaults, Other, Row
 from capmatrix.errors import InputError
-from capmatrix.family_question import Server
-from capmatrix.guard import Asked, Finding, Status
-from capmatrix.questions import Answer, Question
+from capmatrix.guard import judge as guard
+from capmatrix.guard.family_question import Server
+from capmatrix.guard.judge import Asked, Finding, Status
+from capmatrix.guard.questions import Answer, Question
 from capmatrix.report import guard as report
+from capmatrix.selection import derive as selection
+from capmatrix.selection import evidence, published
+from capmatrix.selection.defaults import Defaults, Other, Row
 from capmatrix.vocabulary import ROCM_BACKENDS
 
 FAMILIES = drafters.load(drafters.DEFAULT_DIR)

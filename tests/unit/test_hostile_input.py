@@ -20,9 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import failure, rich_record, seed_run
 
-from capmatrix import cli, codec, expectation_file, paths, runlines, tomlfile, tomlwrite
+from capmatrix import cli, codec, paths, runlines
 from capmatrix.errors import InputError
+from capmatrix.expect import expectation_file
 from capmatrix.runlines import EnvironmentLine, RecordLine, RunLine
+from capmatrix.toml import tomlfile, tomlwrite
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from samples import cell
 
-from capmatrix import axes, knobs
-from capmatrix.bisect import Change
+from capmatrix import axes
+from capmatrix.bisect import knobs
+from capmatrix.bisect.delta import Change
 from capmatrix.cell import Force
 from capmatrix.errors import InputError
 

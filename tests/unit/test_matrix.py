@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matrix_files import GOOD, line_of, write, write_families
 
-from capmatrix import matrix, tomlcheck, vocabulary
+from capmatrix import matrix, vocabulary
 from capmatrix.drafters import DEFAULT_DIR
 from capmatrix.drafters import load as load_families
 from capmatrix.errors import InputError
 from capmatrix.grid import Matrix, Workload
+from capmatrix.toml import tomlcheck
 
 
 @pytest.fixture

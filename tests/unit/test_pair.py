@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from capmatrix import codec, pair_outcome, store
+from capmatrix import codec, store
 from capmatrix.cell import Check, Failure, Geometry, Phase, Record, Rung, Verdict
 from capmatrix.errors import InputError
 from capmatrix.outcome import Kind
@@ -24,6 +24,7 @@ from capmatrix.pair import (
     pair_id,
     server_key,
 )
+from capmatrix.pairs import pair_outcome
 
 
 def made(**changes: object) -> Pair:

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 from test_pair import made, recorded, refused
 
-from capmatrix import commands_pairs, pair_guard, pairfile
 from capmatrix.cell import Geometry, Rung, Verdict
-from capmatrix.defaults import Defaults, Other, Row
+from capmatrix.commands import pairs as commands_pairs
 from capmatrix.errors import InputError
-from capmatrix.guard import Status
+from capmatrix.guard.judge import Status
 from capmatrix.pair import GroupFacts, PairRecord, Side, SideFacts
+from capmatrix.pairs import pair_guard, pairfile
+from capmatrix.selection.defaults import Defaults, Other, Row
 
 ROW = Row(
     architecture="gfx942",

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from capmatrix import pairfile, paths, schema, schema_pairs, target_models
+from capmatrix import paths
 from capmatrix.errors import InputError
 from capmatrix.pair import pair_id
-from capmatrix.pairfile import PairMatrix
+from capmatrix.pairs import pairfile, target_models
+from capmatrix.pairs.pairfile import PairMatrix
+from capmatrix.schema import matrices as schema
+from capmatrix.schema import pairs as schema_pairs
 
 if sys.version_info >= (3, 11):
     import tomllib

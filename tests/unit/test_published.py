@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from capmatrix import cli, paths, published, schema
+from capmatrix import cli, paths
 from capmatrix.errors import InputError
 from capmatrix.report import published as report
+from capmatrix.schema import matrices as schema
+from capmatrix.selection import published
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,14 +10,15 @@ import msgspec
 import pytest
 import samples
 
-from capmatrix import drafters, hf_config, local_gpu, published
-from capmatrix import recommend as room
+from capmatrix import drafters, local_gpu
 from capmatrix.cell import MlaGeometry, Role
-from capmatrix.defaults import Defaults, Other, Row
 from capmatrix.drafters import Family
 from capmatrix.errors import InputError
-from capmatrix.recommend import Wanted
 from capmatrix.report import recommend as report
+from capmatrix.selection import hf_config, published
+from capmatrix.selection import recommend as room
+from capmatrix.selection.defaults import Defaults, Other, Row
+from capmatrix.selection.recommend import Wanted
 
 FAMILIES = drafters.load(drafters.DEFAULT_DIR)
 MINIMAX = FAMILIES["minimax-m3-eagle3"]

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import cell, environment, record, seed_run
 
-from capmatrix import cli, declaration_lines, dispute, published, regions
+from capmatrix import cli
+from capmatrix.analysis import declaration_lines, dispute, regions
 from capmatrix.cell import Claim, Force, Record, Verdict
 from capmatrix.codec import encode
 from capmatrix.errors import InputError
 from capmatrix.report import rules as report
+from capmatrix.selection import published
 
 BLOCKS = (16, 32, 64, 128, 256)
 KV = ("auto", "fp8", "fp8_e5m2")

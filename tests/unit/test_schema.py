@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from matrix_files import FAMILIES, GOOD, write
 
-from capmatrix import drafters, matrix, pairfile, paths, schema, vocabulary
+from capmatrix import drafters, matrix, paths, vocabulary
 from capmatrix.errors import InputError
+from capmatrix.pairs import pairfile
+from capmatrix.schema import matrices as schema
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 

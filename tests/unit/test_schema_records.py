@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 import samples
 
-from capmatrix import codec, schema_records
+from capmatrix import codec
 from capmatrix.cell import Cell, Check, Claim, Environment, Failure, Geometry, Kernel, Record
 from capmatrix.runlines import EndLine, EnvironmentLine, RecordLine, RunLine, StartedLine
+from capmatrix.schema import matrices as schema
+from capmatrix.schema import records as schema_records
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
@@ -19,7 +23,7 @@ DOCS = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
 
 def test_the_published_schema_is_up_to_date() -> None:
     published = json.loads((ROOT / schema_records.PUBLISHED).read_text(encoding="utf-8"))
-    assert published == schema_records.schema(), "write it anew: python -m capmatrix.schema_records"
+    assert published == schema_records.schema(), "write it anew: python -m capmatrix.schema"
 
 
 def test_every_kind_of_line_is_described() -> None:
@@ -58,12 +62,12 @@ def test_what_is_no_line_does_not_satisfy_it() -> None:
     assert validate({})
 
 
-def test_writing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a" / "b.json"
-    monkeypatch.setattr("sys.argv", ["x", str(path)])
-    assert schema_records.main() == 0
-    assert json.loads(path.read_text(encoding="utf-8")) == schema_records.schema()
-    assert capsys.readouterr().out.strip() == str(path)
+def test_all_schemas_are_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "capmatrix.schema", str(tmp_path / "a" / "b")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert {Path(line).name for line in told.splitlines()} == {*schema.files(), schema_records.PUBLISHED.name}
+    for line in told.splitlines():
+        assert Path(line).read_text(encoding="utf-8") == (ROOT / "matrices/schema" / Path(line).name).read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", [Record, Environment, Cell, Geometry, Kernel, Check, Claim, Failure])

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import cell, environment, record
 
-from capmatrix import batches, defaults, defaults_python, drafters, evidence, published, selection, tomlfile
+from capmatrix import batches, drafters
 from capmatrix.cell import Cell, Environment, Flag, Force, Record, Role, Rung, Timing, Verdict
 from capmatrix.codec import cell_id
-from capmatrix.defaults import Defaults, Key, Other, Row
 from capmatrix.grid import Workload
+from capmatrix.selection import defaults, defaults_python, evidence, published
+from capmatrix.selection import derive as selection
+from capmatrix.selection.defaults import Defaults, Key, Other, Row
 from capmatrix.store import Run
+from capmatrix.toml import tomlfile
 
 FAMILIES = drafters.load(drafters.DEFAULT_DIR)
 SEED = published.load(published.find("vllm-47882-minimax-m3-eagle3"))

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import samples
 
-from capmatrix import ages, cli, defaults, published, tomlfile, tomlwrite, workloads
+from capmatrix import cli
 from capmatrix.codec import encode
-from capmatrix.defaults import Row
 from capmatrix.errors import InputError
+from capmatrix.guard import ages
+from capmatrix.selection import defaults, published, workloads
+from capmatrix.selection.defaults import Row
+from capmatrix.toml import tomlfile, tomlwrite
 
 GOLDEN = Path(__file__).parent / "golden"
 SEED = "vllm-47882-minimax-m3-eagle3"

@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from capmatrix import serve_command
 from capmatrix.errors import InputError
-from capmatrix.serve_command import SPECULATIVE, add_drafter_backend, add_target_backend, parse
+from capmatrix.selection import serve_command
+from capmatrix.selection.serve_command import SPECULATIVE, add_drafter_backend, add_target_backend, parse
 
 SPEC = '{"method":"eagle3","model":"Inferact/MiniMax-M3-EAGLE3","num_speculative_tokens":2}'
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from capmatrix import batches, expand, matrix, pairfile, paths, targets, vocabulary
+from capmatrix import batches, expand, matrix, paths, targets, vocabulary
 from capmatrix.axes import AXES, PROPERTIES
 from capmatrix.cell import Cell
 from capmatrix.codec import cell_id, setup_key
 from capmatrix.grid import Matrix, Workload
+from capmatrix.pairs import pairfile
 
 FILES = {path.stem: path for path in sorted(paths.matrices_dir().glob("*.toml")) if not pairfile.is_pair_file(path)}
 OFFLINE = ("offline:gfx942",)

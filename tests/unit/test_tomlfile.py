@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capmatrix import tomlfile
 from capmatrix.errors import InputError
+from capmatrix.toml import tomlfile
 
 DOCUMENT = '''\
 # a comment with [brackets] = and "quotes

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from capmatrix.versionrange import Bound, Range, RangeError, parse, version
+from capmatrix.expect.versionrange import Bound, Range, RangeError, parse, version
 
 POINTS = [Version(f"0.{n}") for n in range(6)]
 BOUNDS = st.none() | st.builds(Bound, st.sampled_from(POINTS[1:5]), st.booleans())

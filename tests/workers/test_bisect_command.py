@@ -11,7 +11,7 @@ from fake_engine import cell
 
 from capmatrix import cli, codec
 from capmatrix.cell import Verdict
-from capmatrix.commands_bisect import bisect
+from capmatrix.commands.bisect import bisect
 from capmatrix.report.explain import explain
 from capmatrix.runwriter import RunWriter
 from capmatrix.store import read

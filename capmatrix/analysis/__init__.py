@@ -1,0 +1,1 @@
+"""What runs say beside each other and beside what is declared."""

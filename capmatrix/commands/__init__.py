@@ -1,0 +1,1 @@
+"""Commands, each a few lines over the rooms."""

@@ -1,0 +1,1 @@
+"""Committed expectations: what differs from the declared, under conditions."""

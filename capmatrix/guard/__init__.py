@@ -1,0 +1,1 @@
+"""vLLM's own choices, and whether they contradict the table."""

@@ -1,0 +1,1 @@
+"""A target and its drafter together."""

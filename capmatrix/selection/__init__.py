@@ -1,0 +1,1 @@
+"""From evidence to the default-selection table, and from the table to an answer."""

@@ -1,0 +1,1 @@
+"""TOML files read with the line of every key, and written."""
