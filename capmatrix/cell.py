@@ -187,10 +187,11 @@ class Kernel(msgspec.Struct, frozen=True, omit_defaults=True):
 class Check(msgspec.Struct, frozen=True, omit_defaults=True):
     """One numeric comparison.
 
-    ``part``: ``write`` (the cache write alone), ``forward`` (attention over K and V as stored), ``needles``
-    (the same with one dominant key), ``query`` (how the kernels' query was made), ``repeat`` (a second call
-    against the first), ``guard`` (bytes that nobody may change), ``accuracy`` (against unquantised inputs;
-    reported, not judged). ``cache``: what unused slots held: ``zeroed``, ``stale``, ``nan``.
+    ``part``: ``write`` (the cache write alone), ``forward`` (attention over K and V as stored), ``needles`` (the
+    same with one dominant key), ``query`` (how the kernels' query was made), ``selection`` (the blocks that an
+    indexer selected), ``repeat`` (a second call against the first), ``guard`` (bytes that nobody may change),
+    ``accuracy`` (against unquantised inputs; reported, not judged). ``cache``: what unused slots held: ``zeroed``,
+    ``stale``, ``nan``.
 
     ``relative_l2``, ``plain_error`` and ``bound`` are norms over all judged rows, relative to the reference's norm:
     the error, that of plain PyTorch in the same dtypes, and the derived unit-roundoff budget. Rows are judged one by

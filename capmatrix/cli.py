@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
-from .commands import bisect, expect, guard, recommend, selection
+from .commands import bisect, compare, expect, guard, plot, recommend, repro, selection
 from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
 from .paths import DEFAULT_MATRIX, matrix_path
 
@@ -150,34 +150,30 @@ def show(arguments: argparse.Namespace, extra: list[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, extra: list[str]) -> int:
-    """``capmatrix report``: the support table of runs as Markdown, HTML or JSON; of tables, the table."""
+    """``capmatrix report``: the support table of runs as Markdown, HTML or JSON, or whether a file has it."""
+    from .commands import written
+
     if selection.is_table(arguments.runs):
         return selection.report_table(arguments)
-    found = _read(arguments.runs)
+    named = _named(arguments.runs)
+    found, output, in_section = _merged(named), arguments.output, False
     if arguments.format == "json":
         from .codec import printed
 
         text = printed(found) + "\n"
+    elif arguments.format == "html":
+        from .report.page import render
+
+        text = render.render(named)
     else:
+        from .report import dialect, markdown
         from .report.table import build
 
         built = build(found.records, found.environments, found.header, found.started, found.pairs)
-        if arguments.format == "html":
-            from .report import html
-
-            text = html.draw(built)
-        else:
-            from .report import markdown
-
-            text = markdown.draw(built)
-    if arguments.output in (None, "-"):
-        sys.stdout.write(text)
-        return EXIT_OK
-    try:
-        Path(arguments.output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", key="-o", value=arguments.output) from None
-    return EXIT_OK
+        in_section = written.has_section(output)
+        how = dialect.MKDOCS if arguments.format == "mkdocs" else dialect.GITHUB
+        text = markdown.draw(built, how, titled=not in_section)
+    return written.put(text, output, check=arguments.check, sections=in_section)
 
 
 def explain(arguments: argparse.Namespace, extra: list[str]) -> int:
@@ -215,13 +211,26 @@ def bundle(arguments: argparse.Namespace, extra: list[str]) -> int:
 
 
 def _read(paths: Sequence[str]) -> Run:
-    from .store import merge, read
+    return _merged(_named(paths))
 
-    found = [read(path) for path in paths]
-    for path, each in zip(paths, found, strict=True):
-        for problem in each.problems:
+
+def _named(paths: Sequence[str]) -> list[tuple[str, Run]]:
+    """The runs of files, each with its file's name; what is wrong with one is told on standard error."""
+    from .store import read
+
+    named = []
+    for path in paths:
+        run = read(path)
+        named.append((Path(path).name.removesuffix(".gz").removesuffix(".jsonl"), run))
+        for problem in run.problems:
             print(f"capmatrix: {path}: {problem}", file=sys.stderr)
-    return found[0] if len(found) == 1 else merge(found)
+    return named
+
+
+def _merged(named: Sequence[tuple[str, Run]]) -> Run:
+    from .store import merge
+
+    return named[0][1] if len(named) == 1 else merge([run for _, run in named])
 
 
 def _plugin_name() -> str:
@@ -304,8 +313,10 @@ def _parser() -> argparse.ArgumentParser:
 
     one = add("report", report, "Write the support table of runs, or a published or derived table.")
     one.add_argument("runs", nargs="+", metavar="RUN", help="a run file; several are merged; or a table (.toml)")
-    one.add_argument("--format", choices=("md", "html", "json"), default="md", help="default: md")
-    one.add_argument("-o", dest="output", metavar="FILE", help="where to write (default: standard output)")
+    one.add_argument("--format", choices=("md", "mkdocs", "html", "json"), default="md", help="default: md")
+    where = "where to write (default: standard output); in Markdown with table markers, only between them"
+    one.add_argument("-o", dest="output", metavar="FILE", help=where)
+    one.add_argument("--check", action="store_true", help="write nothing; exit 1 where FILE is not up to date")
 
     one = add("explain", explain, "Tell everything that is known of one cell.")
     one.add_argument("cell", metavar="CELL", help='its id, or tokens that only it has: "ROCM_ATTN b128 verify"')
@@ -316,10 +327,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--aiter", metavar="PATH", help="an AITER checkout to pack along")
 
     selection.add_to(add)
+    compare.add_to(add)
     expect.add_to(add)
     guard.add_to(add)
     bisect.add_to(add)
     recommend.add_to(add)
+    plot.add_to(add)
+    repro.add_to(add)
     add("doctor", doctor, "Say what this machine can run, and why not the rest.")
     return parser
 

@@ -24,6 +24,8 @@ def encode(value: object) -> bytes:
 def printed(value: object) -> str:
     """``encode`` as text for a terminal: characters that one would obey (C1 controls, changes of direction) escaped."""
     text = encode(value).decode()
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else _escape(c) for c in text)
 
 
@@ -47,27 +49,38 @@ def cell_id(cell: Cell) -> str:
     ``heads<q>.<kv>``, ``h<head size>``, dtype, batch (a verify says ``q<query length>``), then what
     differs from the defaults.
     """
+    return "-".join([token for _, token in cell_tokens(cell)])
+
+
+def cell_tokens(cell: Cell) -> list[tuple[str, str]]:
+    """The tokens of a cell's id in order, each with the axis (a field of ``Cell`` or ``Geometry``) it states."""
     g = cell.geometry
-    text = (
-        f"{cell.target}-{cell.backend}-b{cell.block_size}-{cell.kv_cache_dtype}-{cell.drafter}-tp{cell.tp}"
-        f"-heads{g.num_heads}.{g.num_kv_heads}-h{g.head_size}"
-        f"-{_DTYPE_TOKENS.get(cell.dtype, cell.dtype)}-{cell.batch}"
-    )
-    if cell.batch.startswith("verify") or cell.batch in ("mixed", "padded"):
-        text += f".q{1 + cell.num_speculative_tokens}"
+    batch = cell.batch
+    if batch.startswith("verify") or batch in ("mixed", "padded"):
+        batch += f".q{1 + cell.num_speculative_tokens}"
+    tokens = [
+        ("target", cell.target),
+        ("backend", cell.backend),
+        ("block_size", f"b{cell.block_size}"),
+        ("kv_cache_dtype", cell.kv_cache_dtype),
+        ("drafter", cell.drafter),
+        ("tp", f"tp{cell.tp}"),
+        ("num_heads", f"heads{g.num_heads}.{g.num_kv_heads}"),
+        ("head_size", f"h{g.head_size}"),
+        ("dtype", _DTYPE_TOKENS.get(cell.dtype, cell.dtype)),
+        ("batch", batch),
+    ]
     if cell.execution != "eager":
-        text += f"-{cell.execution}"
+        tokens.append(("execution", cell.execution))
     if cell.runner != "v2":
-        text += f"-{cell.runner}"
+        tokens.append(("runner", cell.runner))
     if cell.scales != "non_unit":
-        text += f"-{cell.scales}"
+        tokens.append(("scales", cell.scales))
     if cell.force is not Force.NONE:
-        text += f"-force_{cell.force.value}"
-        if cell.kernel_block is not None:
-            text += f".kb{cell.kernel_block}"
-    for name, value in cell.switches:
-        text += f"-{name}={value}"
-    return text
+        kernel_block = "" if cell.kernel_block is None else f".kb{cell.kernel_block}"
+        tokens.append(("force", f"force_{cell.force.value}{kernel_block}"))
+    tokens += [("switches", f"{name}={value}") for name, value in cell.switches]
+    return tokens
 
 
 def setup_key(cell: Cell) -> tuple[object, ...]:

@@ -81,4 +81,6 @@ def short(value: object, limit: int = 120) -> str:
 
 def printable(text: str) -> str:
     """Text with control characters (terminal escapes among them) replaced, newlines and tabs kept."""
+    if text.isprintable():
+        return text
     return "".join(c if c in "\n\t" or (c.isprintable()) else "\N{REPLACEMENT CHARACTER}" for c in text)

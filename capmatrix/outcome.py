@@ -68,8 +68,8 @@ def told(record: Record) -> bool:
     return ran and record.rung is not Rung.DECLARED
 
 
-def flaky(record: Record) -> bool:
-    """Whether repeating the cell gave different verdicts."""
+def flaky(record: Record | PairRecord) -> bool:
+    """Whether repeating the cell or pair gave different verdicts."""
     return len(set(record.repeats)) > 1
 
 
@@ -89,22 +89,26 @@ def one_line(text: str) -> str:
 
 def outcome(record: Record, expectation: Expectation | None = None) -> Outcome:
     """The pytest outcome of a record; see the module's words for what it is compared to."""
-    if flaky(record) and not (expectation is not None and set(record.repeats) <= set(expectation.verdicts)):
-        return Outcome(Kind.FAILED, _flake(record, expectation))
+    if torn := flake(record, expectation):
+        return torn
     if record.verdict in UNTOLD:
         return Outcome(Kind.SKIPPED, f"{record.verdict.value}: {reason(record)}")
     if expectation is not None:
-        return _against_expectation(record, expectation)
+        return against_expectation(record, expectation, Outcome(Kind.PASSED, _passed(record), _warning(record)))
     return _against_declaration(record)
 
 
-def _flake(record: Record, expectation: Expectation | None) -> str:
+def flake(record: Record | PairRecord, expectation: Expectation | None) -> Outcome | None:
+    """The failure that an unexpected flake is; None for everything else."""
+    if not flaky(record) or (expectation is not None and set(record.repeats) <= set(expectation.verdicts)):
+        return None
     seen = ", ".join(v.value for v in record.repeats)
     wanted = f"; expected {' or '.join(v.value for v in expectation.verdicts)}" if expectation is not None else ""
-    return f"flaky: {seen}, one run after the other{wanted}: {reason(record)}"
+    return Outcome(Kind.FAILED, f"flaky: {seen}, one run after the other{wanted}: {reason(record)}")
 
 
-def _against_expectation(record: Record, expectation: Expectation) -> Outcome:
+def against_expectation(record: Record | PairRecord, expectation: Expectation, passed: Outcome) -> Outcome:
+    """What a committed expectation says of a record of which something was learnt; ``passed``: of one that passes."""
     wanted = " or ".join(v.value for v in expectation.verdicts)
     parts = (expectation.reason, expectation.link, expectation.where)
     said = ", ".join(one_line(part) for part in parts if part)
@@ -114,7 +118,7 @@ def _against_expectation(record: Record, expectation: Expectation) -> Outcome:
         detail = "" if record.verdict is Verdict.PASS else f": {reason(record)}"
         return Outcome(Kind.FAILED, f"{unexpected}, expected {wanted}{because}{detail}")
     if record.verdict is Verdict.PASS:
-        return Outcome(Kind.PASSED, _passed(record), _warning(record))
+        return passed
     if record.verdict is Verdict.REJECTED:
         return Outcome(Kind.SKIPPED, f"rejected as expected{because}: {reasons(record)}")
     return Outcome(Kind.XFAILED, f"{record.verdict.value} as expected{because}: {reason(record)}")
@@ -142,7 +146,7 @@ def _against_declaration(record: Record) -> Outcome:
     return Outcome(Kind.FAILED, what)
 
 
-def reasons(record: Record) -> str:
+def reasons(record: Record | PairRecord) -> str:
     """All reasons of a rejection in one line."""
     return "; ".join(one_line(r) for r in record.reasons) or reason(record)
 

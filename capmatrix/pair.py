@@ -18,6 +18,12 @@ PAIR_VERSION = 1
 #: Runner of a pair: ``auto`` leaves the choice to vLLM, the others set VLLM_USE_V2_MODEL_RUNNER.
 RUNNERS: tuple[str, ...] = ("auto", "v1", "v2")
 
+#: Leaves a choice to vLLM: a backend, the block size, the runner.
+AUTO = "auto"
+
+#: The draft's KV cache dtype where it is the target's.
+SAME = "same"
+
 _DTYPE_TOKENS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -123,12 +129,23 @@ class SideRun(msgspec.Struct, frozen=True, omit_defaults=True):
     canary: Check | None = None
 
 
+class Uncalled(msgspec.Struct, frozen=True):
+    """Layers of one kind that set-up made and that no call reached, and why."""
+
+    role: str
+    backend: str
+    layers: int
+    reason: str
+
+
 class PairRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pair's outcome. ``environment`` names an ``Environment`` of the same run file by its id.
 
     ``phase`` and ``step`` say where set-up ended; ``runner`` is the one vLLM chose and ``rules`` what it does
     about the drafter, one sentence each. ``effective`` is the draft configuration that vLLM loaded with, not
     the one asked for. ``pool`` describes the tensors behind the KV cache. Durations in seconds by phase.
+    ``uncalled`` are the layers that calls, where they were asked for, did not reach.
+    ``repeats`` are the verdicts of all attempts, in order, where the pair was repeated.
     """
 
     pair_id: str
@@ -153,9 +170,11 @@ class PairRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     graph_support: str = ""
     pool: dict[str, Any] = {}
     runs: tuple[SideRun, ...] = ()
+    uncalled: tuple[Uncalled, ...] = ()
     shims: tuple[str, ...] = ()
     durations: dict[str, float] = {}
     attempt: int = 1
+    repeats: tuple[Verdict, ...] = ()
     started_at: str = ""
     ended_at: str = ""
     version: int = PAIR_VERSION

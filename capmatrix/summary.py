@@ -123,7 +123,12 @@ def place(record: Record, environment: Environment | None) -> Place:
     always one) it names hardware and identity instead, and where nothing was recorded it speaks for no
     architecture.
     """
-    kind, _, arch = record.cell.target.partition(":")
+    return place_of(record.cell.target, environment)
+
+
+def place_of(target: str, environment: Environment | None) -> Place:
+    """``place`` of whatever ran on ``target`` in ``environment``."""
+    kind, _, arch = target.partition(":")
     if arch and kind != "device":
         return Place(arch, arch)
     hardware = environment.hardware if environment else {}

@@ -99,3 +99,40 @@ def unified(q: Any, k: Any, v: Any, *, causal: bool, window: int) -> Any:
         q_descale=None, k_descale=None, v_descale=None,
     )  # fmt: skip
     return out
+
+
+def rocm(
+    q: Any, k: Any, v: Any, caches: tuple[Any, Any], *, length: int, table: list[int] | None = None, window: int = 0,
+    causal: bool = True, kv_cache_dtype: str = "auto",
+) -> Any:  # fmt: skip
+    """vLLM's ``chunked_prefill_paged_decode`` for one request: q, k, v of its new tokens, ``caches`` for its context.
+
+    ``length`` counts context and new tokens; ``table`` names the blocks in order, all of the caches unless said.
+    """
+    import torch
+    from vllm.v1.attention.ops.chunked_prefill_paged_decode import chunked_prefill_paged_decode
+
+    without_native_paged_attention()
+    out, one, new = torch.empty_like(q), torch.ones(1, device=q.device), q.shape[0]
+    chunked_prefill_paged_decode(
+        q, k, v, out, kv_cache_dtype, *caches,
+        torch.tensor([table or range(caches[0].shape[0])], dtype=torch.int32, device=q.device),
+        torch.tensor([0, new], dtype=torch.int32, device=q.device),
+        torch.tensor([length], dtype=torch.int32, device=q.device),
+        length, new, one, one, sliding_window=window, sm_scale=q.shape[-1] ** -0.5, causal=causal,
+    )  # fmt: skip
+    return out
+
+
+def rocm_caches(k: Any, v: Any, block: int) -> tuple[Any, Any]:
+    """K and V (length, heads, size) in blocks as ROCM_ATTN has them, (.., size / 4, block, 4) and (.., size, block)."""
+    import torch
+
+    length, heads, size = k.shape
+    blocks = -(-length // block)
+    key_cache = torch.zeros(blocks, heads, size // 4, block, 4, dtype=k.dtype, device=k.device)
+    value_cache = torch.zeros(blocks, heads, size, block, dtype=v.dtype, device=v.device)
+    for i in range(length):
+        key_cache[i // block, :, :, i % block] = k[i].view(heads, size // 4, 4)
+        value_cache[i // block, :, :, i % block] = v[i]
+    return key_cache, value_cache

@@ -18,25 +18,10 @@ def main() -> None:
     from vllm.v1.attention.ops.chunked_prefill_paged_decode import chunked_prefill_paged_decode
 
     torch.manual_seed(0)
-    length, block, heads, size = 150, 64, 2, 64
+    length, heads, size = 150, 2, 64
     q = torch.randn(1, heads, size, device=device) * CAP
     k, v = (torch.randn(length, heads, size, device=device) for _ in range(2))
-    blocks = -(-length // block)
-    key_cache = torch.zeros(blocks, heads, size // 4, block, 4, device=device)
-    value_cache = torch.zeros(blocks, heads, size, block, device=device)
-    for i in range(length):
-        key_cache[i // block, :, :, i % block] = k[i].view(heads, size // 4, 4)
-        value_cache[i // block, :, :, i % block] = v[i]
-    out = torch.empty_like(q)
-    one = torch.ones(1, device=device)
-    plain.without_native_paged_attention()
-    chunked_prefill_paged_decode(
-        q, k[-1:], v[-1:], out, "auto", key_cache, value_cache,
-        torch.arange(blocks, dtype=torch.int32, device=device)[None],
-        torch.tensor([0, 1], dtype=torch.int32, device=device),
-        torch.tensor([length], dtype=torch.int32, device=device),
-        length, 1, one, one, sm_scale=size**-0.5,
-    )  # fmt: skip
+    out = plain.rocm(q, k[-1:], v[-1:], plain.rocm_caches(k, v, 64), length=length)
     for name, cap in (("no cap", None), (f"a cap of {CAP}", CAP)):
         error = plain.error(out, plain.attention(q, k, v, cap=cap))
         print(f"relative error against attention with {name}: {error:.2g}")

@@ -14,6 +14,7 @@ import msgspec
 
 from .. import summary
 from ..cell import Environment, Record, Timing, Verdict
+from ..pair import PairRecord
 from ..selection.defaults import Defaults, Row
 from ..store import Run
 
@@ -78,9 +79,8 @@ def of_runs(old: Run, new: Run, margin_percent: float = 5.0) -> Diff:
     same = 0
     for name in before.keys() & after.keys():
         one, two = before[name], after[name]
-        found = [*_verdicts(one, two), *_routes(one, two)]
-        machines = {_hardware(old.environments.get(one.environment)), _hardware(new.environments.get(two.environment))}
-        found += _times(one, two, margin_percent) if len(machines) == 1 else []
+        machines = {hardware(old.environments.get(one.environment)), hardware(new.environments.get(two.environment))}
+        found = of_records(one, two, margin_percent, same_hardware=len(machines) == 1)
         changes += found
         same += not found
     changes += [Change("added", name, _word(after[name])) for name in after.keys() - before.keys()]
@@ -90,11 +90,34 @@ def of_runs(old: Run, new: Run, margin_percent: float = 5.0) -> Diff:
     return _made(changes, same, "cell")
 
 
-def _word(record: Record) -> str:
+def of_records(one: Record, two: Record, margin_percent: float = 5.0, *, same_hardware: bool = True) -> list[Change]:
+    """Changes from ``one`` record to ``two``; times are only compared on the same hardware."""
+    found = [*_verdicts(one, two), *_routes(one, two)]
+    return found + (_times(one, two, margin_percent) if same_hardware else [])
+
+
+def of_pairs(one: PairRecord, two: PairRecord) -> list[Change]:
+    """Changes from ``one`` record of a pair to ``two``: the outcome, and what set-up decided."""
+    out = []
+    for name, was, now in zip(("target's", "drafter's"), _sides(one), _sides(two), strict=True):
+        if was != now and was and now:
+            out.append(f"the {name} backends {', '.join(was)} -> {', '.join(now)}")
+    for name in ("layout", "manager_block", "graph_support"):
+        old, new = getattr(one, name), getattr(two, name)
+        if old != new and old and new:
+            out.append(f"{name.replace('_', ' ')} {old} -> {new}")
+    return _verdicts(one, two) + ([Change("route", two.pair_id, "; ".join(out))] if out else [])
+
+
+def _sides(record: PairRecord) -> list[list[str]]:
+    return [sorted(side.backends) for side in (record.target_model, record.drafter)]
+
+
+def _word(record: Record | PairRecord) -> str:
     return f"{record.verdict.value} ({record.rung.value})"
 
 
-def _why(record: Record) -> str:
+def _why(record: Record | PairRecord) -> str:
     if record.reasons:
         text = record.reasons[0]
     elif record.failure is not None:
@@ -105,7 +128,7 @@ def _why(record: Record) -> str:
     return f": {text if len(text) <= 200 else text[:197] + '...'}"
 
 
-def _verdicts(one: Record, two: Record) -> list[Change]:
+def _verdicts(one: Record | PairRecord, two: Record | PairRecord) -> list[Change]:
     name = two.cell_id
     if one.verdict is not two.verdict:
         kind = "verdict"
@@ -142,15 +165,16 @@ def _times(one: Record, two: Record, margin_percent: float) -> list[Change]:
     out = []
     for now in two.times:
         was = before.get((now.phase, now.workload))
-        kind = _faster_or_slower(was, now, margin_percent) if was is not None else ""
+        kind = faster_or_slower(was, now, margin_percent) if was is not None else ""
         if was is not None and kind:
-            change = (now.median_us / was.median_us - 1) * 100
-            text = f"{now.phase}, {now.workload}: {was.median_us:g} -> {now.median_us:g} us ({change:+.1f} %)"
+            change = f" ({(now.median_us / was.median_us - 1) * 100:+.1f} %)" if was.median_us > 0 else ""
+            text = f"{now.phase}, {now.workload}: {was.median_us:g} -> {now.median_us:g} us{change}"
             out.append(Change(kind, two.cell_id, text))
     return out
 
 
-def _faster_or_slower(was: Timing, now: Timing, margin_percent: float) -> str:
+def faster_or_slower(was: Timing, now: Timing, margin_percent: float) -> str:
+    """``slower`` or ``faster`` where the intervals part and the medians differ by more than the margin, else ""."""
     factor = 1 + margin_percent / 100
     if now.low_us > was.high_us and now.median_us > was.median_us * factor:
         return "slower"
@@ -159,7 +183,8 @@ def _faster_or_slower(was: Timing, now: Timing, margin_percent: float) -> str:
     return ""
 
 
-def _hardware(environment: Environment | None) -> str:
+def hardware(environment: Environment | None) -> str:
+    """The name of the GPU that an environment states, "" where it states none."""
     facts = environment.hardware if environment is not None else {}
     return str(facts.get("name") or facts.get("gpu") or "")
 
@@ -187,14 +212,28 @@ def _environments(old: Mapping[str, Environment], new: Mapping[str, Environment]
     out = []
     targets = sorted({e.target for e in (*old.values(), *new.values())})
     for target in targets:
-        facts = [_facts(e for e in side.values() if e.target == target) for side in (old, new)]
-        if not all(facts):
-            out.append(Change("environment", target, "only in the new one" if facts[1] else "only in the old one"))
+        before, after = ([e for e in side.values() if e.target == target] for side in (old, new))
+        if not before or not after:
+            out.append(Change("environment", target, "only in the new one" if after else "only in the old one"))
             continue
-        for key in sorted({*facts[0], *facts[1]}):
-            was, now = (", ".join(sorted(side.get(key, ()))) or "none" for side in facts)
-            if was != now:
-                out.append(Change("environment", target, f"{key}: {was} -> {now}"))
+        out += [Change("environment", target, f"{key}: {was} -> {now}") for key, was, now in of_facts(before, after)]
+    return out
+
+
+def of_facts(old: Iterable[Environment], new: Iterable[Environment]) -> list[tuple[str, str, str]]:
+    """What environments state differently: the fact's name, and all that either side says of it ("none": nothing)."""
+    before, after = list(old), list(new)
+    said = _facts(before), _facts(after)
+    out = []
+    for key in sorted({*said[0], *said[1]}):
+        was, now = (", ".join(sorted(side.get(key, ()))) or "none" for side in said)
+        if was != now:
+            out.append((key, was, now))
+    # These are many and long: only those that the other side has not.
+    ours, theirs = ({text for e in side for text in e.extensions} for side in (before, after))
+    if ours != theirs:
+        was, now = ("; ".join(sorted(side)) or "nothing else" for side in (ours - theirs, theirs - ours))
+        out.append(("changed by capmatrix", was, now))
     return out
 
 
@@ -211,7 +250,6 @@ def _facts(environments: Iterable[Environment]) -> dict[str, set[str]]:
         add("hardware ", environment.hardware)
         add("identity ", environment.identity)
         add("switch ", environment.switches)
-        out.setdefault("changed by capmatrix", set()).add("; ".join(environment.extensions) or "nothing")
     return out
 
 

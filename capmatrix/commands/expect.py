@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from ..paths import matrix_path
+
+if TYPE_CHECKING:
+    from ..expect.observe import Observation
 
 Add = Callable[[str, Callable[[argparse.Namespace, list[str]], int], str], argparse.ArgumentParser]
 
@@ -38,8 +42,9 @@ def add_to(add: Add) -> None:
 def expect(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix expect RUN...``: update a file of expectations, or check that it is up to date."""
     from ..expect import expectation_file
+    from ..expect.expectations import CELLS, PAIRS
     from ..expect.observe import observe
-    from ..expect.update import update
+    from ..expect.update import merged, update
     from ..store import read
     from ..toml import tomlfile, tomlwrite
 
@@ -65,23 +70,37 @@ def expect(arguments: argparse.Namespace, extra: list[str]) -> int:
     def parse(data: Mapping[str, Any]) -> expectation_file.File:
         return expectation_file.from_toml(tomlfile.parse(tomlwrite.dumps(data).encode(), path))
 
-    observations = observe((run.records, run.environments) for run in runs)
-    made = update(file, others, observations, parse, link=link, reason=arguments.reason)
+    observations = observe(([*run.records, *run.pairs], run.environments) for run in runs)
+    made = None
+    for kind in (CELLS, PAIRS):
+        own = [one for one in observations if one.kind == kind]
+        if own or made is None:
+            before = file if made is None else parse(made.data)
+            then = update(before, others, own, parse, link=link, reason=arguments.reason)
+            made = then if made is None else merged(made, then)
+    assert made is not None
     text = head + tomlwrite.dumps(made.data)
     for word, lines in (("+", made.added), ("~", made.changed), ("-", made.removed), ("!", made.conflicts)):
         for line in lines:
             print(f"{word} {line}", file=sys.stderr)
     counts = f"{len(made.added)} added, {len(made.changed)} changed, {len(made.removed)} removed"
+    counts += f" for {_of(observations)}"
     if arguments.check:
         state = "not up to date" if made.changes else "up to date"
-        print(f"{path}: {state}: {counts} for {len(observations)} cells", file=sys.stderr)
+        print(f"{path}: {state}: {counts}", file=sys.stderr)
         return EXIT_UNEXPECTED if made.changes else EXIT_OK
     if to_standard_output:
         sys.stdout.write(text)
     elif made.changes or not path.exists():
         _write(path, text)
-    print(f"{path}: {counts} for {len(observations)} cells", file=sys.stderr)
+    print(f"{path}: {counts}", file=sys.stderr)
     return EXIT_UNEXPECTED if made.conflicts else EXIT_OK
+
+
+def _of(observations: Sequence[Observation]) -> str:
+    """``12 cells``, ``3 pairs``, or both."""
+    counts = Counter(one.kind for one in observations)
+    return " and ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "0 cells"
 
 
 def _check_texts(link: str, reason: str) -> None:

@@ -35,6 +35,8 @@ def add_to(add: Add) -> None:
         "--target-model", default="", metavar="MODEL",
         help="set the pair up: this target model and the drafter together, such as minimax-m3",
     )  # fmt: skip
+    one.add_argument("--draft-kv-cache-dtype", default="", metavar="DTYPE", help="of a pair: the draft's own")
+    one.add_argument("--num-speculative-tokens", type=_positive, metavar="K", help="of a pair (default: the family's)")
     one.add_argument("--sinks", action="store_true", help="with attention sinks")
     one.add_argument("--sliding-window", type=_positive, metavar="N", help="window in tokens")
     one.add_argument("--non-causal", action="store_true", help="not causal")
@@ -69,7 +71,13 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--runner", choices=("v1", "v2"), default="", help="model runner (default: the one vLLM takes)")
     add("--target-backend", default="", metavar="NAME", help="--attention-backend of the server (default: unset)")
-    add("--tp", type=_positive, default=0, metavar="N", help="tensor parallel degree (default: the family's first)")
+    add(
+        "--tp",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="tensor parallel degree (default: the family's first; of a pair: 1)",
+    )
     add("--kv-connector", default="", metavar="NAME", help="a KV connector, such as NixlConnector")
     add("--dcp", type=_positive, default=1, metavar="N", help="decode context parallel degree")
     add("--switch", action="append", default=[], metavar="NAME=VALUE", help="environment switch; repeatable")
@@ -80,6 +88,9 @@ def default(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix default``: what vLLM selects; exit 1 where it selects nothing."""
     if arguments.target_model:
         return commands_pairs.default(arguments)
+    for name in ("draft_kv_cache_dtype", "num_speculative_tokens"):
+        if getattr(arguments, name):
+            raise InputError("says something of a pair; name its --target-model", key=f"--{name.replace('_', '-')}")
     from msgspec.structs import replace
 
     from .. import codec

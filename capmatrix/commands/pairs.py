@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import EXIT_OK, EXIT_UNEXPECTED
+from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 
 if TYPE_CHECKING:
     from ..cell import Environment
@@ -30,30 +30,81 @@ def default(arguments: argparse.Namespace) -> int:
         print(codec.encode(record).decode())
     else:
         width = terminal.use_width(sys.stdout)
-        sys.stdout.write(explain_pair.render(record, environments.get(record.environment), width=width))
+        again = ["capmatrix", "default", *_words(arguments)]
+        environment = environments.get(record.environment)
+        sys.stdout.write(explain_pair.render(record, environment, width=width, again=again))
     return EXIT_OK if record.verdict.value == "pass" else EXIT_UNEXPECTED
 
 
 def asked(arguments: argparse.Namespace) -> Pair:
     """The pair that the words of ``default`` describe. InputError for what is not known or does not fit."""
-    from .. import archs
+    from .. import archs, axes, pair
     from ..guard.family_question import switch_pairs
     from ..pairs import pairfile
 
     archs.get(arguments.arch)
+    for name in _OF_A_LAYER:
+        if getattr(arguments, name) != _OF_A_LAYER[name]:
+            key = f"--{name.replace('_', '-')}"
+            raise InputError("not of a pair: its models say what their layers are, and one engine has them", key=key)
     given = {
         "target_model": arguments.target_model,
-        "target_backend": arguments.target_backend or pairfile.AUTO,
+        "target_backend": arguments.target_backend or pair.AUTO,
         "drafter": arguments.drafter,
-        "drafter_backend": arguments.drafter_backend or pairfile.AUTO,
+        "drafter_backend": arguments.drafter_backend or pair.AUTO,
         "tp": arguments.tp or 1,
-        "block_size": arguments.block_size or pairfile.AUTO,
+        "block_size": arguments.block_size or pair.AUTO,
         "kv_cache_dtype": arguments.kv_cache_dtype,
+        "draft_kv_cache_dtype": arguments.draft_kv_cache_dtype or pair.SAME,
+        "num_speculative_tokens": arguments.num_speculative_tokens or axes.FAMILY,
         "dtype": "bfloat16" if arguments.dtype == "auto" else arguments.dtype,
-        "runner": arguments.runner or pairfile.AUTO,
+        "runner": arguments.runner or pair.AUTO,
     }
-    made = pairfile.one(given, f"offline:{arguments.arch}")
+    try:
+        made = pairfile.one(given, f"offline:{arguments.arch}")
+    except InputError as error:
+        option = f"--{error.key.replace('_', '-')}" if error.key else None
+        raise InputError(error.message, key=option, value=error.value, allowed=error.allowed) from None
     return msgspec.structs.replace(made, switches=switch_pairs(arguments.switch))
+
+
+#: Options of ``default`` that describe one layer or more than an engine, and what they are where they are not given.
+_OF_A_LAYER: dict[str, object] = {
+    "sinks": False,
+    "sliding_window": None,
+    "non_causal": False,
+    "kv_connector": "",
+    "dcp": 1,
+}
+
+#: Options of ``default`` that make a pair what it is.
+_OF_A_PAIR = (
+    "arch",
+    "drafter",
+    "target_model",
+    "target_backend",
+    "drafter_backend",
+    "tp",
+    "block_size",
+    "kv_cache_dtype",
+    "draft_kv_cache_dtype",
+    "num_speculative_tokens",
+    "dtype",
+    "runner",
+    "aiter",
+)
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+    """The words after ``capmatrix default`` that describe the pair, those left out whose default holds."""
+    found = []
+    for name in _OF_A_PAIR:
+        value = getattr(arguments, name)
+        if value and value != "auto":
+            found += [f"--{name.replace('_', '-')}", str(value)]
+    for switch in arguments.switch:
+        found += ["--switch", switch]
+    return found
 
 
 def guard(arguments: argparse.Namespace, table: Defaults) -> tuple[list[Finding], list[Choice]]:
@@ -71,7 +122,9 @@ def guard(arguments: argparse.Namespace, table: Defaults) -> tuple[list[Finding]
         rows, chosen = pair_guard.judge_pair(table, record, arguments.tolerance)
         findings += rows
         choices += chosen
-    return findings, choices
+    # A runner that is left to vLLM is one that another pair names.
+    distinct = {(one.status, one.sentence): one for one in findings}
+    return list(distinct.values()), choices
 
 
 def _offline() -> set[str]:

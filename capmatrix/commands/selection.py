@@ -26,7 +26,7 @@ def add_to(add: Add) -> None:
     one.add_argument("runs", nargs="*", metavar="RUN", help="a run file, or a published table (.toml)")
     one.add_argument("--published", action="append", default=[], metavar="FILE", help="a published table; repeatable")
     one.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="default: lightest")
-    _add_margin(one, "what counts as equal")
+    add_margin(one, "what counts as equal")
     one.add_argument("--workload", default="", metavar="NAME", help="profile to weigh by: NAME or FILE:NAME")
     one.add_argument("--previous", metavar="TABLE", help="the table before: small or weak wins do not change it")
     one.add_argument("--arch", default="", metavar="ARCH", help="one architecture; any: also results of unknown GPUs")
@@ -37,7 +37,7 @@ def add_to(add: Add) -> None:
     one = add("diff", diff, "Compare two runs, or two derived tables; exit 1 on regressions.")
     one.add_argument("old", metavar="OLD", help="a run file or a derived table")
     one.add_argument("new", metavar="NEW", help="the same kind")
-    _add_margin(one, "a difference in time that is none")
+    add_margin(one, "a difference in time that is none")
     one.add_argument("--format", choices=("text", "md"), default="text", help="default: text")
     one.add_argument("-o", dest="output", metavar="FILE", help="where to write (default: standard output)")
 
@@ -49,7 +49,8 @@ def add_to(add: Add) -> None:
     one.add_argument("-o", dest="output", metavar="FILE", help="where to write (default: standard output)")
 
 
-def _add_margin(parser: argparse.ArgumentParser, text: str) -> None:
+def add_margin(parser: argparse.ArgumentParser, text: str) -> None:
+    """Adds ``--margin``; ``text`` says what it decides."""
     parser.add_argument(
         "--margin", type=_percent, default=MARGIN, metavar="PERCENT", help=f"{text} (default: {MARGIN:g}%%)"
     )
@@ -78,7 +79,7 @@ def derive(arguments: argparse.Namespace, extra: list[str]) -> int:
         raise InputError("give at least one run or one published table", key="RUN")
     outputs = [(name, _format(name)) for name in arguments.output or ["-"]]
     found = {table.name: table for table in (published.load(published.find(name)) for name in tables)}
-    runs = [(_stem(name), _told(name, store.read(name))) for name in names]
+    runs = [(_stem(name), told(name, store.read(name))) for name in names]
     families = drafters.load(drafters.DEFAULT_DIR)
     wanted, known = workloads.choose(arguments.workload)
     previous = defaults.load(arguments.previous) if arguments.previous else None
@@ -98,7 +99,7 @@ def derive(arguments: argparse.Namespace, extra: list[str]) -> int:
     )
     made = _aged(made, arguments)
     for name, form in outputs:
-        _write(name, _render(made, form))
+        write(name, _render(made, form))
     return EXIT_OK
 
 
@@ -108,7 +109,10 @@ def report_table(arguments: argparse.Namespace) -> int:
     from ..report import published as published_report
     from ..selection import defaults, published
     from ..toml import tomlfile
+    from . import written
 
+    if arguments.format not in ("md", "json"):
+        raise InputError("a table is written as md or json", key="--format", value=arguments.format)
     parts = []
     for name in arguments.runs:
         if name.endswith(".json"):
@@ -122,12 +126,10 @@ def report_table(arguments: argparse.Namespace) -> int:
             message = "neither a published table ([[result]]) nor a derived one ([[row]]); run files end in .jsonl"
             raise InputError(message, file=name)
         table = published.from_toml(doc)
-        if arguments.format == "html":
-            raise InputError("a published table is written as md or json", key="--format", value="html")
         as_json = arguments.format == "json"
         parts.append(codec.printed(table) + "\n" if as_json else published_report.draw(table))
-    _write(arguments.output or "-", "\n".join(parts))
-    return EXIT_OK
+    in_section = arguments.format == "md" and written.has_section(arguments.output)
+    return written.put("\n".join(parts), arguments.output, check=arguments.check, sections=in_section)
 
 
 def is_table(names: Sequence[str]) -> bool:
@@ -149,11 +151,11 @@ def diff(arguments: argparse.Namespace, extra: list[str]) -> int:
     else:
         from ..store import read
 
-        old, new = (_told(name, read(name)) for name in (arguments.old, arguments.new))
+        old, new = (told(name, read(name)) for name in (arguments.old, arguments.new))
         found = room.of_runs(old, new, arguments.margin)
     names = (Path(arguments.old).name, Path(arguments.new).name)
     draw = report.markdown if arguments.format == "md" else report.text
-    _write(arguments.output or "-", draw(found, *names))
+    write(arguments.output or "-", draw(found, *names))
     return EXIT_UNEXPECTED if found.regressed else EXIT_OK
 
 
@@ -164,7 +166,7 @@ def rules(arguments: argparse.Namespace, extra: list[str]) -> int:
     from ..selection import published
     from ..store import merge, read
 
-    found = [_told(name, read(name)) for name in arguments.runs]
+    found = [told(name, read(name)) for name in arguments.runs]
     run = found[0] if len(found) == 1 else merge(found)
     tables = [published.load(published.find(name)) for name in arguments.published]
     documents = dispute.load_docs(arguments.docs) if arguments.docs else None
@@ -175,7 +177,7 @@ def rules(arguments: argparse.Namespace, extra: list[str]) -> int:
         published=dispute.published(tables, run.records, run.environments),
         docs=str(arguments.docs or ""),
     )
-    _write(arguments.output or "-", report.markdown(made) if arguments.format == "md" else report.text(made))
+    write(arguments.output or "-", report.markdown(made) if arguments.format == "md" else report.text(made))
     return EXIT_OK
 
 
@@ -207,8 +209,6 @@ def _render(table: Defaults, form: str) -> str:
         return defaults.to_json(table)
     if form == "py":
         return defaults_python.draw(table, drafters.load(drafters.DEFAULT_DIR))
-    if form == "html":
-        raise InputError("a derived table is written as md or json", key="--format", value=form)
     return defaults.to_toml(table)
 
 
@@ -228,13 +228,15 @@ def _stem(name: str) -> str:
     return base
 
 
-def _told(name: str, run: Run) -> Run:
+def told(name: str, run: Run) -> Run:
+    """``run``, its problems told on standard error."""
     for problem in run.problems:
         print(f"capmatrix: {name}: {problem}", file=sys.stderr)
     return run
 
 
-def _write(name: str, text: str) -> None:
+def write(name: str, text: str) -> None:
+    """Writes ``text`` to the file ``name``, or to standard output for ``-``. InputError where that fails."""
     if name == "-":
         sys.stdout.write(text)
         return

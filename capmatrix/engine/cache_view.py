@@ -81,14 +81,25 @@ def owned_bytes(layer: Any, slots: torch.Tensor) -> torch.Tensor | None:
     cache = layer.kv_cache
     storage = cache.untyped_storage()
     mask = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=cache.device)
-    twin = mask.view(cache.dtype) if cache.element_size() > 1 else mask
-    twin = twin[: storage.nbytes() // cache.element_size()]
-    like = torch.as_strided(twin, cache.shape, cache.stride(), cache.storage_offset())
+    like = _twin(mask, cache)
     views = packed.whole_slots(like) if packed.is_packed(layer) else split(layer, like)
     if views is None:
         return None
-    for view in views:
+    # What a token owns beside K and V, such as an indexer's keys; (blocks, block, ...) in the same storage.
+    sides = [side for side in getattr(layer, "side_caches", ()) if _together(side, cache)]
+    for view in (*views, *(_twin(mask, side) for side in sides)):
         block = view.shape[1]
         whole = view.view(_SIGNED[view.element_size()])
         whole[slots // block, slots % block] = -1
     return mask
+
+
+def _twin(mask: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    """``mask``, one byte for each of the storage's, shaped and strided as ``cache`` is."""
+    twin = mask.view(cache.dtype) if cache.element_size() > 1 else mask
+    twin = twin[: mask.numel() // cache.element_size()]
+    return torch.as_strided(twin, cache.shape, cache.stride(), cache.storage_offset())
+
+
+def _together(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

@@ -34,6 +34,28 @@ def in_the_stack(error: BaseException) -> bool:
     return any(room in (*_ROOMS, "torch") for room in below)
 
 
+def raised_in(error: BaseException) -> str:
+    """The file that raised ``error``, relative to its package; empty without a traceback.
+
+    Of a validation error of pydantic's, which hides it, the check that failed, or who asked for a validation.
+    """
+    for inside in _validation_errors(error):
+        found = raised_in(inside)
+        if found:
+            return found
+    files = [_relative(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    return next((name for name in reversed(files) if not name.startswith("pydantic")), "")
+
+
+def _validation_errors(error: BaseException) -> list[BaseException]:
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return []
+    told = [one.get("ctx", {}).get("error") for one in error.errors()]
+    return [one for one in told if isinstance(one, BaseException)]
+
+
 def first_line(error: BaseException) -> str:
     """``Type: first line of the message``, for a table."""
     lines = str(error).strip().splitlines()

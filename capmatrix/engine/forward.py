@@ -12,7 +12,7 @@ from vllm.v1.worker.gpu.attn_utils import build_attn_metadata, build_slot_mappin
 
 from ..batches import Batch
 from ..cell import Phase
-from . import bands, mla, native_ops, route
+from . import bands, mla, native_ops, route, sparse
 from .inputs import Placement, Values
 from .setup import Setup
 
@@ -68,7 +68,7 @@ def attend(setup: Setup, batch: Batch, placement: Placement, values: Values, ent
         uninitialised_as_nan(),
         _writer_apart(setup.layer),
     ):
-        call = _latent_call if mla.is_mla(setup.layer) else _dense_call
+        call = _call_of(setup.layer)
         output, query, native, read, written = call(setup.layer, q, k, v)
     return Outcome(
         output=output[:tokens],
@@ -83,9 +83,22 @@ def attend(setup: Setup, batch: Batch, placement: Placement, values: Values, ent
 Called = tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[bands.Banded], list[bands.Banded]]
 
 
+def _call_of(layer: Any) -> Callable[..., Called]:
+    if mla.is_mla(layer):
+        return _latent_call
+    return _sparse_call if sparse.is_sparse(layer) else _dense_call
+
+
+def _sparse_call(layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Called:
+    output, read = sparse.call(layer, q, k, v)
+    return output, q, native_ops.claimed_rows(output), read, []
+
+
 def _dense_call(layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Called:
+    bands.made()
     with _banded_buffers(layer) as (read, written):
         output = layer(q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape[0], -1, layer.head_size)
+    written += bands.made()
     return output, read[0].given() if read else q, native_ops.claimed_rows(output), read, written
 
 
@@ -119,7 +132,8 @@ def write_context(setup: Setup, batch: Batch, placement: Placement, values: Valu
     lengths = [r.seq_len - r.query_len for r in batch.requests]
     if not any(lengths):
         return
-    if layer.attn_backend.forward_includes_kv_cache_update and not mla.is_mla(layer):
+    own_writer = mla.is_mla(layer) or sparse.is_sparse(layer)
+    if layer.attn_backend.forward_includes_kv_cache_update and not own_writer:
         return
     # Blocks that a sliding window has left behind are gone: nothing of them is written.
     if not placement.evicted:
@@ -137,7 +151,9 @@ def write_context(setup: Setup, batch: Batch, placement: Placement, values: Valu
 
 
 def _write(layer: Any, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-    if mla.is_mla(layer):
+    if sparse.is_sparse(layer):
+        sparse.write(layer, k, v, slots)
+    elif mla.is_mla(layer):
         mla.write(layer, k, slots)
     else:
         layer.impl.do_kv_cache_update(layer, k, v, layer.kv_cache, slots)

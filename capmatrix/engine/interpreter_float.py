@@ -15,6 +15,7 @@ AMD compiler makes of them:
   order is not the hardware's;
 * ``tl.dot``: every operand exactly in fp32, products and sums in fp32 (fp16 output rounded once at the end),
   ``max_num_imprecise_acc`` and ``input_precision`` ignored. The order is not the hardware's;
+* libdevice: the functions that numpy has, in fp32 and fp64 (``interpreter_libdevice``);
 * fp8 arithmetic and comparisons, which AMD's compiler refuses, are computed in fp32 and rounded;
 * fp8e4b15 and ``tl.dot_scaled`` (absent from the interpreter) stay as they are.
 
@@ -30,10 +31,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from . import Unavailable, interpreter_launch, interpreter_memory
+from . import Unavailable, interpreter_launch, interpreter_libdevice, interpreter_memory
 from . import float_codes as codes
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a result of an interpreted kernel may change."""
 
 KNOWN_TRITON = ("3.6", "3.7")
@@ -83,6 +84,7 @@ def install() -> str:
         _install_reductions(interpreter, tl)
         interpreter_memory.install(interpreter)
         interpreter_launch.install(interpreter, tl)
+        interpreter_libdevice.install(interpreter, tl)
         interpreter._capmatrix_extension = VERSION
     return description
 

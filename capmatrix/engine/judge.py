@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..batches import Batch
+from ..batches import Batch, Request
 from ..cell import Cell, Check
-from . import cache_view, mla, mla_reference, packed, reads
+from . import cache_view, mla, mla_reference, packed, reads, sparse
 from .forward import Outcome
 from .inputs import Placement, Values
 from .pool import Snapshot
@@ -138,8 +138,11 @@ def _packed_write(
     check = Check("write", not troubles, cache, max_abs=_finite(worst), bound=1.0, detail="; ".join(troubles))
     rescale = packed.stored_scale(layer)
     k, v = (_by_request(placement, part.values * rescale) for part in found)
+    # A slot that was not written may have no scale, which folds nothing into P that could be lost.
+    used = found[1].scales[found[1].scales > 0]
+    folded = float(used.min()) * rescale if used.numel() else 1.0
     # Codes of up to eight bits are exact in every type that a product takes.
-    return check, Stored(k, v, layer.dtype, folded=float(found[1].scales.min()) * rescale)
+    return check, Stored(k, v, layer.dtype, folded=folded)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -189,8 +192,10 @@ def query_scale(layer: Any, outcome: Outcome) -> float:
     return float(layer._q_scale_float) if outcome.query.dtype in _FP8 else 1.0
 
 
-def query_checks(cell: Cell, setup: Setup, values: Values, outcome: Outcome, cache: str) -> list[Check]:
-    """How the layer made the kernels' query, where it does more than quantise it: the absorbed W_UK."""
+def query_checks(cell: Cell, setup: Setup, batch: Batch, values: Values, outcome: Outcome, cache: str) -> list[Check]:
+    """What the layer did before its attention: the query with W_UK absorbed, the blocks that an indexer selected."""
+    if sparse.is_sparse(setup.layer):
+        return [sparse.selection_check(setup.layer, batch, values.q, values.k, cache)]
     if cell.geometry.mla is None or not outcome.query.shape[0]:
         return []
     judged = not mla.without_bound(setup.layer)
@@ -213,7 +218,6 @@ def expected(
     given = outcome.query.view(-1, g.num_heads, g.head_size)
     q = packed.turned(layer, given.double() * query_scale(layer, outcome))
     budget = _budget(layer, given.dtype, stored, values.q.dtype, kernels)
-    mask = Mask(g.causal, g.sliding_window)
     extra = {"sinks": getattr(layer.impl, "sinks", None), "soft_cap": g.logits_soft_cap}
     outs, bounds, plains, at = [], [], [], 0
     for request, k, v, k_in, v_in in zip(batch.requests, stored.k, stored.v, values.k, values.v, strict=True):
@@ -222,6 +226,7 @@ def expected(
             k = torch.cat((k[:-n], k_in[-n:].double()))
             v = torch.cat((v[:-n], v_in[-n:].double()))
         here = q[at : at + n]
+        mask = _mask(setup, cell, request, at)
         result = attention(here, k, v, float(layer.impl.scale), mask, budget, **extra)
         outs.append(result.out)
         bounds.append(result.bound)
@@ -229,6 +234,13 @@ def expected(
         at += n
     back = packed.turned_back
     return Expectation(back(layer, torch.cat(outs)), torch.cat(bounds), back(layer, torch.cat(plains)))
+
+
+def _mask(setup: Setup, cell: Cell, request: Request, first: int) -> Mask | torch.Tensor:
+    """Keys that a request's rows may read, of which ``first`` is the first in the batch."""
+    if sparse.is_sparse(setup.layer):
+        return sparse.mask(setup.layer, request, first)
+    return Mask(cell.geometry.causal, cell.geometry.sliding_window)
 
 
 def _budget(layer: Any, compute: torch.dtype, stored: Stored, model: torch.dtype, kernels: tuple[str, ...]) -> Rounding:
@@ -255,10 +267,11 @@ def accuracy_check(
         return None
     if g.mla is not None:
         return _accuracy(mla_reference.exact(cell, batch, values), outcome, mine, cache)
-    mask, budget = Mask(g.causal, g.sliding_window), rounding(values.q.dtype, values.q.dtype, values.q.dtype)
+    budget = rounding(values.q.dtype, values.q.dtype, values.q.dtype)
     outs, at = [], 0
     for request, k, v in zip(batch.requests, values.k, values.v, strict=True):
         q = values.q[at : at + request.query_len]
+        mask = _mask(setup, cell, request, at)
         at += request.query_len
         sinks = getattr(setup.layer.impl, "sinks", None)
         outs.append(attention(q, k, v, float(setup.layer.impl.scale), mask, budget, sinks, g.logits_soft_cap).out)

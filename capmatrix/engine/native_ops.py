@@ -96,6 +96,13 @@ def _put(cache: torch.Tensor, where: tuple[Any, ...], kept: torch.Tensor, stored
     cache[where] = torch.where(mask, stored, cache[where])
 
 
+def write_rows(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, kv_cache_dtype: str) -> None:
+    """Store ``rows`` (tokens, ...) with a scale of 1 at ``slots`` of ``cache`` (blocks, block, ...), none below 0."""
+    kept, block, offset = _placed(slots, cache.shape[1])
+    one = torch.ones((), device=rows.device)
+    _put(_bytes(cache), (block, offset), kept, _bytes(_stored(rows, one, cache, kv_cache_dtype)))
+
+
 def _reshape_and_cache_flash(
     key: Any, value: Any, key_cache: Any, value_cache: Any, slots: Any, kv_cache_dtype: str, k_scale: Any, v_scale: Any
 ) -> None:

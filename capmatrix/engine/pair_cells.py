@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 
 from .. import batches
 from ..cell import Cell, Check, Flag, Geometry, Phase, Role, Verdict
-from ..pair import Pair, SideRun
+from ..pair import Pair, SideRun, Uncalled
 from ..rungs import reachable
 from . import (
     aiter_loader,
@@ -32,6 +34,7 @@ from . import (
     pair_facts,
     pair_pages,
     route,
+    sparse,
     verdicts,
 )
 from .pair_setup import Trail
@@ -41,14 +44,18 @@ Enter = Callable[[Phase, str], None]
 OfGpu = Callable[[Exception, Phase], tuple[Verdict, tuple[str, ...]] | None]
 
 
+class OutOfReach(Exception):
+    """A call that says nothing on this target."""
+
+
 class Place(NamedTuple):
-    """A layer with the group of the pool that it lives in and the attention group whose builder serves it."""
+    """A layer with the group of the pool that it lives in and the attention groups whose builders serve it."""
 
     name: str
     role: Role
     layer: Any
     cache_group: int
-    attention_group: Any
+    attention_groups: list[Any]
 
 
 def run(pair: Pair, trail: Trail, kind: str, enter: Enter, of_gpu: OfGpu) -> Iterator[SideRun]:
@@ -63,28 +70,60 @@ def run(pair: Pair, trail: Trail, kind: str, enter: Enter, of_gpu: OfGpu) -> Ite
 
 
 def places(trail: Trail) -> list[Place]:
-    """The first layer of each kind (role, backend, spec, window) that a cell can call: plain or latent attention."""
+    """The first layer of each kind (role, backend, spec, window) that a cell can call."""
     found: dict[tuple[object, ...], Place] = {}
     for name, layer in trail.layers.items():
-        if not (isinstance(layer, Attention) or mla.is_mla(layer)) or name not in trail.caches:
+        if not hasattr(layer, "get_attn_backend") or _why_not(trail, name, layer):
             continue
-        drafts = name in trail.draft_layers
-        where = _group_of(trail, name, trail.draft_groups if drafts else trail.groups)
-        if where is None:
-            continue
-        role = Role.DRAFTER if drafts else Role.TARGET
+        role = _role(trail, name)
+        cache_group, attention_groups = _groups_of(trail, name, layer)
         window = getattr(layer, "sliding_window", None)
         key = (role, layer.get_attn_backend(), type(trail.specs[name]), window)
-        found.setdefault(key, Place(name, role, layer, *where))
+        found.setdefault(key, Place(name, role, layer, cache_group, attention_groups))
     return sorted(found.values(), key=lambda place: place.role is Role.DRAFTER)
 
 
-def _group_of(trail: Trail, name: str, groups: list[Any]) -> tuple[int, Any] | None:
-    for index, per_cache in enumerate(groups):
-        for group in per_cache:
-            if name in group.layer_names:
-                return index, group
-    return None
+def uncalled(trail: Trail) -> tuple[Uncalled, ...]:
+    """The layers that no call reaches, by role, backend and reason."""
+    indexers = {
+        layer.indexer.index_cache.prefix
+        for name, layer in trail.layers.items()
+        if sparse.is_sparse(layer) and not _why_not(trail, name, layer)
+    }
+    found: Counter[tuple[str, str, str]] = Counter()
+    for name, layer in trail.layers.items():
+        if not hasattr(layer, "get_attn_backend") or name in indexers:
+            continue
+        reason = _why_not(trail, name, layer)
+        if reason:
+            backend = pair_facts.registry_name(layer.get_attn_backend())
+            found[_role(trail, name).value, backend, reason] += 1
+    return tuple(Uncalled(role, backend, count, reason) for (role, backend, reason), count in found.items())
+
+
+def _role(trail: Trail, name: str) -> Role:
+    return Role.DRAFTER if name in trail.draft_layers else Role.TARGET
+
+
+def _why_not(trail: Trail, name: str, layer: Any) -> str:
+    """Why a layer cannot be called; empty where it can: plain, latent and block-sparse attention."""
+    if isinstance(layer, MambaBase):
+        return "no attention: recurrent states"
+    if not (isinstance(layer, Attention) or mla.is_mla(layer) or sparse.is_sparse(layer)):
+        return f"no attention of its own: {type(layer).__name__}"
+    if name not in trail.caches:
+        return "no KV cache of its own"
+    return "" if _groups_of(trail, name, layer)[1] else "no attention group of the pool has all its parts"
+
+
+def _groups_of(trail: Trail, name: str, layer: Any) -> tuple[int, list[Any]]:
+    """The cache group of a layer and its attention groups there, an indexer's after its own; none where one lacks."""
+    wanted = [name, *([layer.indexer.index_cache.prefix] if sparse.is_sparse(layer) else [])]
+    for index, per_cache in enumerate(trail.draft_groups if name in trail.draft_layers else trail.groups):
+        found = [group for part in wanted for group in per_cache if part in group.layer_names]
+        if len(found) == len(wanted):
+            return index, list({id(group): group for group in found}.values())
+    return 0, []
 
 
 def cell_of(pair: Pair, trail: Trail, place: Place, batch: str) -> Cell:
@@ -117,11 +156,15 @@ def _geometry(pair: Pair, trail: Trail, place: Place) -> Geometry:
     return Geometry(
         num_heads=layer.num_heads,
         num_kv_heads=layer.num_kv_heads,
-        head_size=layer.head_size,
-        sliding_window=layer.sliding_window,
+        head_size=_head_size(layer),
+        sliding_window=getattr(layer, "sliding_window", None),
         sinks=getattr(layer.impl, "sinks", None) is not None,
         causal=causal(trail, place),
     )
+
+
+def _head_size(layer: Any) -> int:
+    return int(layer.head_dim if sparse.is_sparse(layer) else layer.head_size)
 
 
 def causal(trail: Trail, place: Place) -> bool:
@@ -146,7 +189,7 @@ def setup_of(trail: Trail, place: Place, is_causal: bool) -> Setup:
         config=config,
         layer=place.layer,
         kv_cache_config=dataclasses.replace(trail.kv_cache_config, kv_cache_groups=[cache_group]),
-        groups=[[place.attention_group]],
+        groups=[place.attention_groups],
         kernel_blocks=[trail.kernel_blocks[place.cache_group]],
         graph_support=trail.graph_support,
         layout=trail.layout,
@@ -176,7 +219,10 @@ def _run(
     native_ops.forget_claims()
     findings: dict[str, Any] = {"has_decode": True}
     failure = None
+    unreachable = sparse.out_of_reach(place.layer) if sparse.is_sparse(place.layer) else ""
     try:
+        if unreachable:
+            raise OutOfReach(unreachable)
         with set_current_vllm_config(setup.config):
             _as_a_cell(cell, place.layer)
             batch = batches.build(
@@ -185,10 +231,14 @@ def _run(
                 num_speculative_tokens=pair.num_speculative_tokens,
                 lengths="short",
             )
+            if sparse.is_sparse(place.layer):
+                batch = sparse.with_selection(batch, place.layer)
             batch = batches.in_worker_order(batch, 1 + pair.num_speculative_tokens)
             findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
             judge = verdicts.compiled if kind == "offline" else verdicts.computed
             verdict = judge(cell, setup, batch, findings, entered)
+    except OutOfReach as error:
+        verdict, findings["reasons"] = Verdict.UNVERIFIED, (f"unverified: {error}",)
     except Exception as error:
         said = of_gpu(error, reached[0]) or verdicts.of_exception(cell, error, reached[0], findings)
         verdict, findings["reasons"] = said
@@ -240,6 +290,9 @@ def _flags(cell: Cell, findings: dict[str, Any], kernels: tuple[Any, ...]) -> se
 def _as_a_cell(cell: Cell, layer: Any) -> None:
     """Scales and latent weights as a cell's layer has them; a model's own are dummies."""
     dtype = getattr(torch, cell.dtype)
+    if sparse.is_sparse(layer):
+        sparse.prepare(layer, dtype)
+        return
     if cell.kv_cache_dtype.startswith("fp8"):
         layers.set_scales(layer)
     if mla.is_mla(layer):

@@ -21,6 +21,9 @@ from .model_config import TINY
 #: Longest sequence that a pair's models admit, in tokens: more than any short batch has.
 MAX_MODEL_LEN = 1024
 
+#: The same beside block-sparse layers: more blocks of 128 than the 16 that an indexer selects.
+SPARSE_MAX_MODEL_LEN = 4096
+
 #: Layers of a dense target: EAGLE3 reads hidden states of layers 2, half and last but three.
 _DENSE_LAYERS = 8
 
@@ -278,7 +281,8 @@ def speculative_config(pair: Pair, max_model_len: int) -> dict[str, Any]:
 
 def engine_arguments(pair: Pair) -> dict[str, Any]:
     """What ``vllm serve`` would be called with, for ``EngineArgs``."""
-    longest = MAX_MODEL_LEN
+    sparse = pair.target_model.architecture == "MiniMaxM3SparseForConditionalGeneration"
+    longest = SPARSE_MAX_MODEL_LEN if sparse else MAX_MODEL_LEN
     arguments: dict[str, Any] = {
         "model": model_dir(_unasked(pair.target_model), pair.dtype, longest),
         "skip_tokenizer_init": True,

@@ -13,7 +13,7 @@ import torch
 from ..cell import Phase, Rung, Verdict
 from ..pair import Pair, PairRecord, SideRun, pair_id
 from ..rungs import reachable
-from . import failures, pair_cells, pair_facts, pair_setup, route, shims
+from . import failures, models_forgotten, pair_cells, pair_facts, pair_refusals, pair_setup, route, shims
 from .pair_setup import Trail
 
 Enter = Callable[[Phase, str], None]
@@ -30,9 +30,6 @@ _WEIGHT = (
     Verdict.REJECTED,
     Verdict.PASS,
 )
-
-#: What vLLM says where every candidate lacks a package: nothing is known of the pair then.
-_MISSING = "required dependencies not available"
 
 
 class Where(NamedTuple):
@@ -64,11 +61,11 @@ def run(pair: Pair, where: Where, enter: Enter, phases: list[tuple[Phase, float]
 
     runs: list[SideRun] = []
     failure = None
-    with pair_setup.runner_of(pair), pair_facts.questions() as asked:
+    with models_forgotten.models_forgotten(), pair_setup.runner_of(pair), pair_facts.questions() as asked:
         try:
             pair_setup.build(pair, trail, where.device, entered)
         except Exception as error:
-            verdict, reasons = _of_gpu(error, steps[-1][0], where) or refusal(error)
+            verdict, reasons = _of_gpu(error, steps[-1][0], where) or pair_refusals.refusal(error)
             failure = failures.describe(error)
         else:
             verdict, reasons = Verdict.PASS, ()
@@ -103,6 +100,7 @@ def run(pair: Pair, where: Where, enter: Enter, phases: list[tuple[Phase, float]
         flags=tuple(sorted({flag for one in runs for flag in one.flags}, key=lambda flag: flag.value)),
         failure=failure,
         runs=tuple(runs),
+        uncalled=pair_cells.uncalled(trail) if ran else (),
         shims=shims.drain(),
         durations=_durations(phases),
         started_at=started.isoformat(timespec="milliseconds"),
@@ -118,28 +116,6 @@ def _of_gpu(error: Exception, phase: Phase, where: Where) -> Said | None:
     from . import device_verdicts
 
     return device_verdicts.of_exception(error, phase, posing=where.posing)
-
-
-def refusal(error: Exception) -> tuple[Verdict, tuple[str, ...]]:
-    """The verdict of a set-up that raised: refused by vLLM, short of a package, broken, or capmatrix's own fault."""
-    line = failures.first_line(error)
-    if isinstance(error, ImportError) or _MISSING in str(error):
-        return Verdict.UNAVAILABLE, (line,)
-    if not failures.in_the_stack(error) and not isinstance(error, ValueError):
-        return Verdict.UNVERIFIED, (f"unverified: capmatrix itself failed: {line}",)
-    if isinstance(error, ValueError):
-        # Configuration, selector, layout and kernel blocks all refuse with it; pydantic's errors are some too.
-        return Verdict.REJECTED, (_told(error),)
-    return Verdict.ERROR, (line,)
-
-
-def _told(error: Exception) -> str:
-    """The line of a refusal that says why; a validation error's first line only counts its errors."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    if lines and "validation error" in lines[0] and len(lines) > 1:
-        said = lines[1].removeprefix("Value error, ").partition(" [type=")[0]
-        return f"{type(error).__name__}: {said}"[:400]
-    return failures.first_line(error)
 
 
 def of_runs(runs: list[SideRun]) -> tuple[Verdict, Phase, tuple[str, ...]]:

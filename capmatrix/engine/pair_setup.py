@@ -25,7 +25,7 @@ from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec, init_attn_backend, 
 
 from ..cell import Phase
 from ..pair import Pair
-from . import mla, pair_models, workspace
+from . import mla, pair_models, pair_refusals, workspace
 
 _RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _RUNNERS = {"v1": "0", "v2": "1"}
@@ -138,7 +138,7 @@ def _load_v1(config: Any, target: Any, device: torch.device) -> Any:
     elif speculative.use_eagle():
         from vllm.v1.spec_decode.eagle import EagleProposer as Proposer  # type: ignore[assignment]
     else:
-        raise ValueError(f"Unknown speculative decoding method: {speculative.method}")
+        raise pair_refusals.Refused(f"Unknown speculative decoding method: {speculative.method}")
     proposer = Proposer(config, device, None)
     proposer.load_model(target)
     return proposer

@@ -23,6 +23,16 @@ def backends() -> None:
     from . import claims, failures, forward, intended, judge, pool, setup, verdicts  # noqa: F401
 
 
+def flex(kind: str) -> None:
+    """Have FLEX_ATTENTION's kernel, which torch.compile makes, made for the virtual GPU of a target of ``kind``."""
+    from . import flex, flex_interpreted
+
+    if kind == "offline":
+        flex.compile_for_the_virtual_gpu()
+    elif kind == "interpreter":
+        flex_interpreted.interpret_for_the_virtual_gpu()
+
+
 def compiler() -> None:
     """Hash Triton's own files, which it does once a process before it can use its cache (half a second)."""
     from triton.runtime.cache import triton_key

@@ -17,6 +17,7 @@ _TOP_EXACT: dict[str, str] = {
     "_fwd_kernel": "vllm/v1/attention/ops/prefix_prefill.py",
     "kernel_paged_attention_2d": "vllm/v1/attention/ops/chunked_prefill_paged_decode.py",
     "_fwd_grouped_kernel_stage1": "vllm/v1/attention/ops/triton_decode_attention.py",
+    "triton_tem_fused_flex_attention_0": "torch/_inductor/kernel/flex/templates/flex_attention.py.jinja",
 }
 
 #: What runs beside the kernels above and rounds no P.
@@ -28,7 +29,11 @@ _PRODUCTS_ROUNDED: dict[str, str] = {
 }
 
 #: Kernels that keep partial results in the model's type, with the keys of a part.
-_PARTIAL: dict[str, int] = {"_rocm_C.paged_attention": 256}
+_PARTIAL: dict[str, int] = {
+    "_rocm_C.paged_attention": 256,
+    # vllm/models/minimax_m3/common/ops/sparse_attn.py: a block of its own for each part of a small batch.
+    "_gqa_sparse_decode_kernel": 128,
+}
 
 
 def new_tokens_unquantised(kernels: tuple[str, ...], query_len: int) -> bool:

@@ -160,7 +160,7 @@ def attention(
     """One request: q (new, heads, size), k and v (length, KV heads, size), in any dtype.
 
     Heads of q share KV heads in consecutive groups. ``sinks`` (heads,) are extra logits without value. ``mask``
-    may be given as the (new, length) keys allowed.
+    may be given as the (new, length) or (heads, new, length) keys allowed.
     """
     out, variance, _, flushed = attend(q, k, v, scale, mask, budget, sinks, soft_cap)
     bound = CONFIDENCE * variance.sum(-1).sqrt() + flushed.norm(dim=-1) + budget.out * out.norm(dim=-1)
@@ -233,7 +233,7 @@ def plain(
     k: torch.Tensor,
     v: torch.Tensor,
     scale: float,
-    mask: Mask,
+    mask: Mask | torch.Tensor,
     compute: torch.dtype,
     out: torch.dtype,
     sinks: torch.Tensor | None = None,
@@ -249,7 +249,8 @@ def plain(
     logits = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
     if soft_cap:
         logits = soft_cap * torch.tanh(logits / soft_cap)
-    logits = logits.masked_fill(~allowed(q.shape[0], k.shape[0], mask, q.device), float("-inf"))
+    may = allowed(q.shape[0], k.shape[0], mask, q.device) if isinstance(mask, Mask) else mask
+    logits = logits.masked_fill(~may, float("-inf"))
     top = logits.amax(-1, keepdim=True)
     if sinks is not None:
         top = torch.maximum(top, sinks.to(top)[:, None, None])

@@ -36,6 +36,11 @@ def set_phase(phase: str) -> None:
     _phase = phase
 
 
+def phase() -> str:
+    """The label that launches get now."""
+    return _phase
+
+
 def launched(name: str, kind: str, *, key: Any = None, grid: tuple[int, ...] | None = None, **figures: Any) -> None:
     """Note one launch. Launches of one kernel with one grid in one phase are counted together."""
     where = (name, kind, _phase, key, grid)

@@ -45,7 +45,7 @@ class Session:
     def __init__(
         self, target: targets.Target, environment: Any, workloads: Mapping[str, Workload] | None = None
     ) -> None:
-        from . import compile_once, compile_watch, flex, preload
+        from . import compile_once, compile_watch, preload
 
         self.target = target
         self.environment = environment
@@ -62,15 +62,14 @@ class Session:
         compile_watch.install(self._compiling, self._compiled)
         compile_once.install()
         preload.backends()
-        if target.kind == "offline":
-            flex.compile_for_the_virtual_gpu()
+        preload.flex(target.kind)
         preload.models()
         preload.compiler()
         preload.pairs(self.target.kind)
 
     def run(self, cell: Cell, emit: Emit) -> Record:
         """One cell's record; whatever vLLM, Triton or AITER raises becomes its verdict."""
-        from . import failures, native_ops, route, shims
+        from . import failures, flex_interpreted, native_ops, route, shims
 
         self._emit = emit
         self._phases = []
@@ -78,6 +77,7 @@ class Session:
         started = datetime.now(timezone.utc)
         route.start()
         native_ops.forget_claims()
+        flex_interpreted.forget()
         shims.drain()
         findings: dict[str, Any] = {}
         try:
@@ -119,9 +119,10 @@ class Session:
 
     def run_pair(self, pair: Pair, emit: Emit) -> PairRecord:
         """A pair's record: vLLM's own engine set-up of both models, then their attention in the pool it made."""
-        from . import pair_session
+        from . import flex_interpreted, pair_session
 
         self._shared = None
+        flex_interpreted.forget()
         gc.collect()
         self._emit = emit
         self._phases = []

@@ -125,7 +125,7 @@ def _run(
     if stored is None:
         checks.append(Check(part, None, fill, detail="the cache as stored cannot be read back"))
         return outcome, None
-    checks += judge.query_checks(cell, setup, values, outcome, fill)
+    checks += judge.query_checks(cell, setup, batch, values, outcome, fill)
     kernels = tuple(k.name for k in route.so_far() if k.phase == "forward" and k.kind != "stand_in")
     expected = judge.expected(cell, setup, batch, values, stored, outcome, kernels)
     checks.append(judge.forward_check(part, fill, outcome, expected))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from packaging.version import Version
@@ -12,56 +12,118 @@ from ..axes import Value
 from ..toml.tomlwrite import plain
 from . import boxes, places, versionrange
 from .boxes import Box, Point
-from .expectations import VERSIONS, Place
+from .expectations import CELLS, PAIRS, VERSIONS, Place
 from .observe import Observation
 
-#: Axes that an entry is written with, in the order of a file.
-AXES: tuple[str, ...] = (
-    "backend",
-    "block_size",
-    "kv_cache_dtype",
-    "drafter",
-    "tp",
-    "num_speculative_tokens",
-    "batch",
-    "dtype",
-    "execution",
-    "runner",
-    "scales",
-    "switches",
-    "force",
-)
 
-#: Values that a new file states once for all its entries, where every cell that was seen has them.
-DEFAULTS: Mapping[str, Value] = {
-    "dtype": "bfloat16",
-    "execution": "eager",
-    "runner": "v2",
-    "scales": "non_unit",
-    "switches": "default",
+class Words(NamedTuple):
+    """How entries about cells, or about pairs, are written.
+
+    ``axes``: in the order of a file. ``defaults``: what a new file states once for all its entries, where everything
+    that was seen has it. ``merge``: along which axes entries are merged, first the first. ``always``: what always
+    stays in an entry. ``narrow``: by which one that is partly contradicted is narrowed, first the first.
+    """
+
+    axes: tuple[str, ...]
+    defaults: Mapping[str, Value]
+    merge: tuple[str, ...]
+    always: tuple[str, ...]
+    narrow: tuple[str, ...]
+
+
+#: By what entries are about.
+WORDS: Mapping[str, Words] = {
+    CELLS: Words(
+        axes=(
+            "backend",
+            "block_size",
+            "kv_cache_dtype",
+            "drafter",
+            "tp",
+            "num_speculative_tokens",
+            "batch",
+            "dtype",
+            "execution",
+            "runner",
+            "scales",
+            "switches",
+            "force",
+        ),
+        defaults={
+            "dtype": "bfloat16",
+            "execution": "eager",
+            "runner": "v2",
+            "scales": "non_unit",
+            "switches": "default",
+        },
+        merge=(
+            "batch",
+            "num_speculative_tokens",
+            "tp",
+            "drafter",
+            "place",
+            *VERSIONS,
+            "scales",
+            "dtype",
+            "execution",
+            "runner",
+            "switches",
+            "force",
+            "kv_cache_dtype",
+            "block_size",
+            "backend",
+        ),
+        always=("backend", "block_size", "kv_cache_dtype", "force"),
+        narrow=("batch", "tp", "drafter", "block_size", "kv_cache_dtype", "scales", "dtype", "execution", "runner"),
+    ),
+    PAIRS: Words(
+        axes=(
+            "target_model",
+            "target_backend",
+            "drafter",
+            "drafter_backend",
+            "block_size",
+            "kv_cache_dtype",
+            "draft_kv_cache_dtype",
+            "tp",
+            "num_speculative_tokens",
+            "dtype",
+            "runner",
+            "switches",
+        ),
+        defaults={"dtype": "bfloat16", "switches": "default"},
+        merge=(
+            "num_speculative_tokens",
+            "tp",
+            "place",
+            *VERSIONS,
+            "dtype",
+            "switches",
+            "block_size",
+            "draft_kv_cache_dtype",
+            "runner",
+            "kv_cache_dtype",
+            "drafter_backend",
+            "target_backend",
+            "drafter",
+            "target_model",
+        ),
+        always=("target_model", "target_backend", "drafter", "drafter_backend", "kv_cache_dtype", "runner"),
+        narrow=(
+            "num_speculative_tokens",
+            "tp",
+            "block_size",
+            "draft_kv_cache_dtype",
+            "runner",
+            "kv_cache_dtype",
+            "drafter_backend",
+            "target_backend",
+            "drafter",
+            "target_model",
+            "dtype",
+        ),
+    ),
 }
-
-#: Along which axes entries are merged, first the first.
-_MERGE = (
-    "batch",
-    "num_speculative_tokens",
-    "tp",
-    "drafter",
-    "place",
-    *VERSIONS,
-    "scales",
-    "dtype",
-    "execution",
-    "runner",
-    "switches",
-    "force",
-    "kv_cache_dtype",
-    "block_size",
-    "backend",
-)
-
-#: What always stays in an entry: which backend, block and KV cache dtype it speaks of.
-_ALWAYS = ("backend", "block_size", "kv_cache_dtype", "force")
 
 Raw = dict[str, Any]
 
@@ -69,10 +131,12 @@ Raw = dict[str, Any]
 class Grid(msgspec.Struct, frozen=True):
     """The coordinates of observations: axes that vary or that always count, and the properties a file allows.
 
+    ``kind`` says whether they are of cells or of pairs.
     ``places``: targets and architectures that were seen, of which ``by_target`` and ``by_arch`` say what may count.
     ``versions``: those seen of each distribution that counts, ascending; a coordinate is an index into them.
     """
 
+    kind: str
     axes: tuple[str, ...]
     places: tuple[Place, ...]
     by_target: bool
@@ -95,15 +159,16 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 def grid(observations: Sequence[Observation], properties: Iterable[str]) -> Grid:
-    """The coordinates of these observations, of which only ``properties`` may become conditions."""
-    axes = [name for name in AXES if name != "num_speculative_tokens"]
+    """The coordinates of these observations, all of one kind; only ``properties`` of them may become conditions."""
+    kind = kind_of(observations)
+    axes = [name for name in WORDS[kind].axes if name != "num_speculative_tokens"]
     tokens: dict[Value, set[Value]] = {}
     for one in observations:
         tokens.setdefault(one.subject.axes["drafter"], set()).add(one.subject.axes["num_speculative_tokens"])
     if any(len(values) > 1 for values in tokens.values()):
         axes.insert(axes.index("tp") + 1, "num_speculative_tokens")
     allowed = set(properties)
-    counts = Grid(tuple(axes), (), "target" in allowed, "arch" in allowed, {})
+    counts = Grid(kind, tuple(axes), (), "target" in allowed, "arch" in allowed, {})
     places = tuple(sorted({counts.seen_as(o.subject.place) for o in observations}))
     versions = {}
     for name in (n for n in VERSIONS if n in allowed):
@@ -114,6 +179,11 @@ def grid(observations: Sequence[Observation], properties: Iterable[str]) -> Grid
     return msgspec.structs.replace(counts, places=places, versions=versions)
 
 
+def kind_of(observations: Sequence[Observation]) -> str:
+    """What observations, all of one kind, are of; cells where there are none."""
+    return observations[0].kind if observations else CELLS
+
+
 def entries(new: Sequence[Observation], every: Sequence[Observation], place: Grid, link: str, reason: str) -> list[Raw]:
     """Entries, as keys and values of a file, for ``new``, which match none of ``every`` that is not the same."""
     labels = dict.fromkeys(o.label for o in new)
@@ -122,9 +192,10 @@ def entries(new: Sequence[Observation], every: Sequence[Observation], place: Gri
         own = [o for o in new if o.label == label]
         points = [place.point(o) for o in own]
         others = [place.point(o) for o in every if o.label != label]
-        merged = boxes.of(points, _MERGE)
-        wide = [_widened(box, points, others) for box in merged]
-        for box in boxes.merge(boxes.without_inner(wide), _MERGE):
+        words = WORDS[place.kind]
+        merged = boxes.of(points, words.merge)
+        wide = [_widened(box, points, others, words) for box in merged]
+        for box in boxes.merge(boxes.without_inner(wide), words.merge):
             for part in _contiguous(box, place):
                 conditions = places.keys(part.get("place"), place)
                 found += [_raw(part, where, place, own[0], link, reason) for where in conditions]
@@ -137,8 +208,8 @@ def verdict_keys(observation: Observation) -> Raw:
     return {"verdict": values[0]} if len(values) == 1 else {"verdicts": values}
 
 
-def _widened(box: Box, own: Sequence[Point], others: Sequence[Point]) -> Box:
-    for axis in [a for a in _MERGE if a in box and a not in _ALWAYS]:
+def _widened(box: Box, own: Sequence[Point], others: Sequence[Point], words: Words) -> Box:
+    for axis in [a for a in words.merge if a in box and a not in words.always]:
         box = boxes.widen(box, axis, own, others) or box
     return box
 
@@ -165,7 +236,7 @@ def _contiguous(box: Box, place: Grid) -> list[Box]:
 
 def _raw(box: Box, where: Raw, place: Grid, shown: Observation, link: str, reason: str) -> Raw:
     raw: Raw = verdict_keys(shown)
-    for name in AXES:
+    for name in WORDS[place.kind].axes:
         if name in box and not (name == "force" and box[name] == {"none"}):
             raw[name] = plain(box[name])
     raw.update(where)

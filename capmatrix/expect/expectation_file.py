@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from .. import archs, axes, drafters, targets
+from .. import archs, axes, drafters, paths, targets
 from ..axes import AXES, Axis, Value
 from ..axes import PROPERTIES as FAMILY_PROPERTIES
 from ..cell import Force, Verdict
@@ -20,8 +20,20 @@ from ..errors import InputError
 from ..toml.tomlcheck import At, boolean, elements, integer, require, table, tables, text, word
 from ..toml.tomlfile import TomlFile
 from ..toml.tomlfile import load as load_toml
-from . import versionrange
-from .expectations import PROPERTIES, VERSIONS, Entry, Expectations, Match, collect, places, unforced
+from . import pair_axes, versionrange
+from .expectations import (
+    CELLS,
+    KIND,
+    PAIRS,
+    PROPERTIES,
+    VERSIONS,
+    Entry,
+    Expectations,
+    Match,
+    collect,
+    places,
+    unforced,
+)
 
 #: The folder beside matrix files.
 DIRECTORY = "expectations"
@@ -37,9 +49,11 @@ MATCHERS: dict[str, Axis] = {
     **{name: axis for name, axis in FAMILY_PROPERTIES.items() if name != "target"},
     "force": _FORCE,
 }
-KEYS: tuple[str, ...] = (*MATCHERS, "switches", *PROPERTIES)
-EXPECT_KEYS: tuple[str, ...] = ("verdict", "reason", "link", "cells", *KEYS)
-FLAKY_KEYS: tuple[str, ...] = ("verdicts", "reason", "link", "cells", *KEYS)
+#: The same by what an entry is about.
+MATCHERS_OF: Mapping[str, Mapping[str, Axis]] = {CELLS: MATCHERS, PAIRS: pair_axes.MATCHERS}
+KEYS: tuple[str, ...] = (*MATCHERS, *pair_axes.OWN, "switches", *PROPERTIES)
+EXPECT_KEYS: tuple[str, ...] = ("verdict", "reason", "link", CELLS, PAIRS, *KEYS)
+FLAKY_KEYS: tuple[str, ...] = ("verdicts", "reason", "link", CELLS, PAIRS, *KEYS)
 FILE_KEYS: tuple[str, ...] = ("description", "properties", "scope", "expect", "flaky")
 
 #: A thread, a page, a place in this project's documents, or the plain statement that nobody reported it.
@@ -52,7 +66,7 @@ LINK_FORMS = ("https://...", "owner/repository#number", "docs/<page>.md#<section
 #: Switches as an entry writes them.
 SWITCHES_PATTERN = r"^(default|[A-Z][A-Z0-9_]*=[A-Za-z0-9_.]{1,32}( [A-Z][A-Z0-9_]*=[A-Za-z0-9_.]{1,32})*)$"
 
-#: A cell id is printable and has no blanks.
+#: The id of a cell or pair is printable and has no blanks.
 ID_PATTERN = r"^[!-~]{1,512}$"
 
 #: Most entries of all files together: their overlaps are looked at pair by pair.
@@ -95,7 +109,7 @@ def beside(matrix_file: Path) -> list[Path]:
 def from_toml(doc: TomlFile) -> File:
     """A parsed file. Raises InputError."""
     data = table(doc, (), doc.data, FILE_KEYS)
-    names = _drafter_names(doc.path)
+    names = _names(doc.path)
     properties = PROPERTIES
     if "properties" in data:
         at: At = ("properties",)
@@ -105,7 +119,7 @@ def from_toml(doc: TomlFile) -> File:
             properties = ()
     scope = table(doc, ("scope",), data.get("scope", {}), KEYS)
     if scope:
-        _match(doc, ("scope",), scope, {}, names)
+        _match(doc, ("scope",), scope, {}, names, _kind(scope, {}))
     entries = []
     for kind, keys in (("expect", EXPECT_KEYS), ("flaky", FLAKY_KEYS)):
         if kind in data:
@@ -120,7 +134,9 @@ def from_toml(doc: TomlFile) -> File:
     )
 
 
-def _entry(doc: TomlFile, at: At, raw: dict[str, Any], scope: dict[str, Any], names: Collection[str]) -> Entry:
+def _entry(
+    doc: TomlFile, at: At, raw: dict[str, Any], scope: dict[str, Any], names: Mapping[str, Collection[str]]
+) -> Entry:
     flaky = at[0] == "flaky"
     own = "verdicts" if flaky else "verdict"
     require(doc, at, raw, [own, "reason", "link"])
@@ -134,10 +150,10 @@ def _entry(doc: TomlFile, at: At, raw: dict[str, Any], scope: dict[str, Any], na
     link = text(doc, (*at, "link"), raw["link"])
     if not re.fullmatch(LINK_PATTERN, link):
         raise doc.error((*at, "link"), "not a link", value=link, allowed=LINK_FORMS)
-    if not {"backend", "cells"} & {*raw, *scope}:
-        raise doc.error(at, "says neither which backend nor which cells")
+    kind = _kind(raw, scope)
+    _about(doc, at, raw, scope, kind)
     return Entry(
-        match=_match(doc, at, raw, scope, names),
+        match=_match(doc, at, raw, scope, names, kind),
         verdicts=tuple(found),
         reason=text(doc, (*at, "reason"), raw["reason"]),
         link=link,
@@ -148,17 +164,53 @@ def _entry(doc: TomlFile, at: At, raw: dict[str, Any], scope: dict[str, Any], na
     )
 
 
-def _match(doc: TomlFile, at: At, raw: dict[str, Any], scope: dict[str, Any], names: Collection[str]) -> Match:
-    """What an entry matches, with the keys of ``scope`` that it does not name itself; ``"*"`` is any value."""
+def _kind(raw: Mapping[str, Any], scope: Mapping[str, Any]) -> str:
+    """What an entry is about: what its own keys say, else those of the file's scope, else cells."""
+    for keys in (raw, scope):
+        if PAIRS in keys or any(name in keys for name in pair_axes.OWN):
+            return PAIRS
+        if CELLS in keys or any(name in keys for name in MATCHERS if name not in pair_axes.MATCHERS):
+            return CELLS
+    return CELLS
+
+
+def _about(doc: TomlFile, at: At, raw: dict[str, Any], scope: dict[str, Any], kind: str) -> None:
+    """An entry says which backend, and names nothing that what it is about does not have."""
+    matchers = MATCHERS_OF[kind]
+    other = CELLS if kind == PAIRS else PAIRS
+    for key in raw:
+        if key == other or (key in {**MATCHERS, **pair_axes.MATCHERS} and key not in matchers):
+            allowed = [kind, *matchers, "switches", *PROPERTIES]
+            raise doc.error((*at, key), f"an entry about {kind} has no such key", value=raw[key], allowed=allowed)
+    if kind == PAIRS:
+        if not {PAIRS, "target_model", "drafter", "target_backend", "drafter_backend"} & {*raw, *scope}:
+            raise doc.error(at, "says neither which model or backend nor which pairs")
+    elif not {"backend", CELLS} & {*raw, *scope}:
+        raise doc.error(at, "says neither which backend nor which cells")
+
+
+def _match(
+    doc: TomlFile,
+    at: At,
+    raw: dict[str, Any],
+    scope: dict[str, Any],
+    names: Mapping[str, Collection[str]],
+    kind: str,
+) -> Match:
+    """What an entry matches, with the keys of ``scope`` that it does not name itself; ``"*"`` is any value.
+
+    Keys of ``scope`` that what the entry is about does not have say nothing of it.
+    """
+    matchers = MATCHERS_OF[kind]
     merged = {key: ((*at, key), value) for key, value in raw.items()}
     for key, value in scope.items():
         merged.setdefault(key, (("scope", key), value))
     merged = {key: pair for key, pair in merged.items() if pair[1] != axes.EVERY}
-    found: dict[str, frozenset[Value]] = {}
+    found: dict[str, frozenset[Value]] = {KIND: frozenset({kind})}
     ranges = {}
     for key, (where, value) in merged.items():
-        if key in MATCHERS:
-            found[key] = _values(doc, where, MATCHERS[key], value, names)
+        if key in matchers:
+            found[key] = _values(doc, where, matchers[key], value, names)
         elif key == "switches":
             found[key] = frozenset(_switches(doc, w, v) for w, v in elements(doc, where, value))
         elif key in VERSIONS:
@@ -168,26 +220,28 @@ def _match(doc: TomlFile, at: At, raw: dict[str, Any], scope: dict[str, Any], na
     where_run = None if chosen is None and arch is None else places(chosen, arch)
     if where_run is not None and not where_run:
         raise doc.error((*at, "arch"), "no such target has this architecture", value=sorted(arch or ()))
-    cells: frozenset[str] = frozenset()
-    if "cells" in raw:
-        cells = frozenset(_id(doc, w, v) for w, v in elements(doc, (*at, "cells"), raw["cells"]))
-    # Ids say by themselves whether a cell is forced.
-    return Match(found if cells else unforced(found), cells, where_run, ranges)
+    ids: frozenset[str] = frozenset()
+    if kind in raw:
+        ids = frozenset(_id(doc, w, v) for w, v in elements(doc, (*at, kind), raw[kind]))
+    # Ids say by themselves whether a cell is forced, and pairs never are.
+    return Match(found if ids or kind == PAIRS else unforced(found), ids, where_run, ranges)
 
 
-def _values(doc: TomlFile, at: At, axis: Axis, value: object, names: Collection[str]) -> frozenset[Value]:
+def _values(doc: TomlFile, at: At, axis: Axis, value: object, names: Mapping[str, Collection[str]]) -> frozenset[Value]:
     return frozenset(_value(doc, where, axis, element, names) for where, element in elements(doc, at, value))
 
 
-def _value(doc: TomlFile, at: At, axis: Axis, value: object, names: Collection[str]) -> Value:
+def _value(doc: TomlFile, at: At, axis: Axis, value: object, names: Mapping[str, Collection[str]]) -> Value:
     if axis.boolean:
         return boolean(doc, at, value)
-    if axis.name == "drafter":
-        if isinstance(value, str) and re.fullmatch(axes.PROBE + axes.NAME_PATTERN[1:], value):
-            return value
-        return word(doc, at, value, names)
-    if axis.highest is None:
-        return word(doc, at, value, [n for n in axis.names or () if n not in (axes.FAMILY, axes.ROLE)])
+    if axis.name in names:
+        is_probe = isinstance(value, str) and re.fullmatch(axes.PROBE + axes.NAME_PATTERN[1:], value)
+        if axis.name == "drafter" and is_probe:
+            return str(value)
+        return word(doc, at, value, names[axis.name])
+    words = [n for n in axis.names or () if n not in (axes.FAMILY, axes.ROLE)]
+    if axis.highest is None or (words and isinstance(value, str)):
+        return word(doc, at, value, words)
     return integer(doc, at, value, axis.lowest or 0, axis.highest)
 
 
@@ -228,10 +282,21 @@ def _id(doc: TomlFile, at: At, value: object) -> str:
     return value
 
 
-def _drafter_names(path: Path) -> tuple[str, ...]:
-    """Shipped families and, for a file of an ``expectations`` folder, those beside the matrices that it belongs to."""
-    names = {*drafters.load(drafters.DEFAULT_DIR)}
-    own = path.absolute().parent.parent / "drafters"
-    if path.absolute().parent.name == DIRECTORY and own.is_dir() and not own.samefile(drafters.DEFAULT_DIR):
-        names |= {*drafters.load(own)}
-    return tuple(sorted(names))
+def _names(path: Path) -> dict[str, tuple[str, ...]]:
+    """Shipped drafters and target models and, for a file of an ``expectations`` folder, those beside its matrices."""
+    found = {
+        "drafter": set(drafters.load(drafters.DEFAULT_DIR)),
+        "target_model": _stems(paths.matrices_dir() / "targets"),
+    }
+    if path.absolute().parent.name == DIRECTORY:
+        beside = path.absolute().parent.parent
+        own = beside / "drafters"
+        if own.is_dir() and not own.samefile(drafters.DEFAULT_DIR):
+            found["drafter"] |= set(drafters.load(own))
+        found["target_model"] |= _stems(beside / "targets")
+    return {key: tuple(sorted(names)) for key, names in found.items()}
+
+
+def _stems(folder: Path) -> set[str]:
+    """A target model's key is its file's name."""
+    return {path.stem for path in folder.glob("*.toml")}

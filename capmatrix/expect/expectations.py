@@ -1,10 +1,11 @@
 """Committed expectations: verdicts that differ from what a backend declares, for cells under conditions. Pure.
 
-An entry matches a cell by axes, properties or ids, and its environment by target, architecture and ranges of
-versions. Of several entries that match, the one whose match lies inside all the others' decides; an entry that
-lists cells by id comes before any that does not. Two entries that could both match something, of which neither
-lies inside the other and which say different things, are refused when they are loaded, unless a third says
-what holds of exactly their overlap: so precedence never depends on the order of files or entries.
+An entry is about cells or about pairs (``KIND``, an axis that every match has). It matches a cell by axes,
+properties or ids, and its environment by target, architecture and ranges of versions. Of several entries that
+match, the one whose match lies inside all the others' decides; an entry that lists cells by id comes before any
+that does not. Two entries that could both match something, of which neither lies inside the other and which say
+different things, are refused when they are loaded, unless a third says what holds of exactly their overlap: so
+precedence never depends on the order of files or entries.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from ..cell import Cell, Environment, Force, Record, Verdict
 from ..codec import cell_id
 from ..errors import InputError
 from ..outcome import Expectation
-from ..summary import place
-from . import versionrange
+from ..pair import Pair, PairRecord, pair_id
+from ..summary import place_of
+from . import pair_axes, versionrange
 from .versionrange import Range
 
 #: Conditions on an environment: versions by distribution, as ``Environment.versions`` has them.
@@ -29,6 +31,11 @@ VERSIONS: tuple[str, ...] = ("vllm", "aiter", "triton", "rocm")
 
 #: All properties that a file may allow to become conditions.
 PROPERTIES: tuple[str, ...] = ("target", "arch", *VERSIONS)
+
+#: The axis that tells what a match is about, and its two values, which are also the keys that list ids.
+KIND = "kind"
+CELLS = "cells"
+PAIRS = "pairs"
 
 #: A target by its full name with the AMD architecture it speaks for ("" for none).
 Place = tuple[str, str]
@@ -79,7 +86,7 @@ class Match(msgspec.Struct, frozen=True):
             return False
         if self.places is not None and subject.place not in self.places:
             return False
-        if not all(subject.axes[name] in values for name, values in self.axes.items()):
+        if not all(subject.axes.get(name) in values for name, values in self.axes.items()):
             return False
         for name, found in self.ranges.items():
             version = versionrange.version(subject.versions.get(name, ""))
@@ -110,7 +117,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A cell in an environment, as entries see it."""
+    """A cell or a pair in an environment, as entries see it."""
 
     id: str
     axes: Mapping[str, Value]
@@ -125,15 +132,15 @@ class Expectations(msgspec.Struct, frozen=True):
     by_backend: Mapping[Value, tuple[Entry, ...]] = {}
 
     def entry(self, subject: Subject) -> Entry | None:
-        """The entry that decides for a cell; None where it is expected to be as declared."""
-        candidates = (*self.by_backend.get(subject.axes["backend"], ()), *self.by_backend.get("", ()))
+        """The entry that decides for a cell or pair; None where it is expected to be as declared."""
+        candidates = (*self.by_backend.get(subject.axes.get("backend", ""), ()), *self.by_backend.get("", ()))
         return decisive([e for e in candidates if e.match.holds(subject)])
 
-    def find(self, record: Record, environment: Environment | None) -> Expectation | None:
-        """What is expected of a record, for ``outcome.outcome``."""
+    def find(self, record: Record | PairRecord, environment: Environment | None) -> Expectation | None:
+        """What is expected of a record, for ``outcome.outcome`` and ``pair_outcome.outcome``."""
         if not self.entries:
             return None
-        found = self.entry(subject(record.cell, record, environment))
+        found = self.entry(subject_of(record, environment))
         if found is None:
             return None
         return Expectation(verdicts=found.verdicts, reason=found.reason, link=found.link, where=found.where)
@@ -159,15 +166,32 @@ def decisive(matching: Sequence[Entry]) -> Entry | None:
     return inner[0] if inner else None
 
 
-def subject(cell: Cell, record: Record | None, environment: Environment | None) -> Subject:
-    """A cell as entries see it; ``record`` is needed where only the environment tells the architecture."""
-    kind, _, arch = cell.target.partition(":")
+def subject(cell: Cell, environment: Environment | None) -> Subject:
+    """A cell as entries see it; where it ran on this machine's GPU the environment tells the architecture."""
+    return _subject(cell_id(cell), axes_of(cell), cell.target, environment)
+
+
+def pair_subject(pair: Pair, environment: Environment | None) -> Subject:
+    """A pair as entries see it."""
+    axes = {KIND: PAIRS, **pair_axes.axes_of(pair), "switches": switches_text(pair.switches)}
+    return _subject(pair_id(pair), axes, pair.target, environment)
+
+
+def subject_of(record: Record | PairRecord, environment: Environment | None) -> Subject:
+    """The cell or pair of a record, as entries see it."""
+    if isinstance(record, Record):
+        return subject(record.cell, environment)
+    return pair_subject(record.pair, environment)
+
+
+def _subject(name: str, axes: Mapping[str, Value], target: str, environment: Environment | None) -> Subject:
+    kind, _, arch = target.partition(":")
     if kind == "device":
-        arch = place(record, environment).architecture if record is not None else ""
+        arch = place_of(target, environment).architecture
     return Subject(
-        id=cell_id(cell),
-        axes=axes_of(cell),
-        place=(cell.target, arch),
+        id=name,
+        axes=axes,
+        place=(target, arch),
         versions=environment.versions if environment is not None else {},
     )
 
@@ -176,6 +200,7 @@ def axes_of(cell: Cell) -> dict[str, Value]:
     """A cell's value for every axis and property that an entry may name."""
     geometry = cell.geometry
     return {
+        KIND: CELLS,
         "backend": cell.backend,
         "block_size": cell.block_size,
         "kv_cache_dtype": cell.kv_cache_dtype,

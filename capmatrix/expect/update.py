@@ -20,13 +20,10 @@ from ..errors import InputError
 from ..toml.tomlwrite import plain
 from . import entries as new_entries
 from . import versionrange
-from .entries import DEFAULTS, Conflict, Raw
+from .entries import WORDS, Conflict, Raw, Words
 from .expectation_file import File
-from .expectations import VERSIONS, Entry, collect, decisive
+from .expectations import CELLS, PAIRS, VERSIONS, Entry, collect, decisive
 from .observe import Observation
-
-#: Axes by which an entry that is partly contradicted is narrowed, first the first.
-_NARROW = ("batch", "tp", "drafter", "block_size", "kv_cache_dtype", "scales", "dtype", "execution", "runner")
 
 #: Reads raw file contents: a file's entries again after a change.
 Parse = Callable[[Mapping[str, Any]], File]
@@ -47,6 +44,17 @@ class Update(msgspec.Struct, frozen=True):
         return bool(self.added or self.changed or self.removed or self.conflicts)
 
 
+def merged(first: Update, then: Update) -> Update:
+    """Two updates of one file, one after the other, as one."""
+    return Update(
+        data=then.data,
+        added=first.added + then.added,
+        changed=first.changed + then.changed,
+        removed=first.removed + then.removed,
+        conflicts=first.conflicts + then.conflicts,
+    )
+
+
 def update(
     file: File,
     others: Sequence[Entry],
@@ -56,11 +64,13 @@ def update(
     link: str,
     reason: str = "",
 ) -> Update:
-    """``file`` as it has to be for ``observations``. ``others`` are entries of other files that hold beside it.
+    """``file`` as it has to be for ``observations``, which are all of cells or all of pairs.
 
+    ``others`` are entries of other files that hold beside it.
     ``link`` and ``reason`` are those of new entries (reason empty: what the first cell's record says).
     """
     place = new_entries.grid(observations, file.properties)
+    words = WORDS[place.kind]
     torn = new_entries.conflicts(observations, place)
     points = {frozenset(place.point(a).items()) for a, _ in torn}
     usable = [o for o in observations if frozenset(place.point(o).items()) not in points]
@@ -71,23 +81,23 @@ def update(
         decided = [o for o in usable if _decider(o, (*file.entries, *others)) is entry]
         wrong = [o for o in decided if not o.satisfied(entry)]
         right = [o for o in decided if o.satisfied(entry)]
-        narrowed = _narrow(entry, right, wrong, file.properties) if wrong else dict(entry.raw)
+        narrowed = _narrow(entry, right, wrong, file.properties, words) if wrong else dict(entry.raw)
         if narrowed is None:
             removed.append(f"{entry.where}: {_says(entry.raw)} ({entry.reason})")
             continue
         if narrowed != dict(entry.raw):
             changed.append(f"{entry.where}: {_says(narrowed)} ({entry.reason})")
         kept.append(narrowed)
-    data = _data(file, kept, observations)
+    data = _data(file, kept, observations, words)
     current = parse(data)
-    extended = _extend(data, current, others, usable, parse)
+    extended = _extend(data, current, others, usable, parse, words)
     changed += [f"{file.path}: {_says(raw)} ({raw['reason']})" for raw in extended]
     current = parse(data)
     left = [o for o in usable if not o.satisfied(_decider(o, (*current.entries, *others)))]
     added = _new(left, usable, place, data, link, reason)
     data = _with(data, added)
     if added and not _clear(parse(data), others):
-        data = _with(_without(data, added), listed := _listed(left, link, reason))
+        data = _with(_without(data, added), listed := _listed(left, link, reason, place.kind))
         added = listed
     return Update(
         data=data,
@@ -103,29 +113,35 @@ def _decider(observation: Observation, entries: Sequence[Entry]) -> Entry | None
 
 
 def _narrow(
-    entry: Entry, right: Sequence[Observation], wrong: Sequence[Observation], properties: Sequence[str]
+    entry: Entry, right: Sequence[Observation], wrong: Sequence[Observation], properties: Sequence[str], words: Words
 ) -> Raw | None:
     """The entry without what only contradicting cells have; as it was where that cannot be said, None if all goes."""
     raw = dict(entry.raw)
-    if "cells" in raw:
+    listed = _ids_key(raw)
+    if listed:
         gone = {o.subject.id for o in wrong}
-        cells = [c for c in _many(raw["cells"]) if c not in gone]
-        return {**raw, "cells": cells} if cells else None
-    for name in _NARROW:
+        ids = [i for i in _many(raw[listed]) if i not in gone]
+        return {**raw, listed: ids} if ids else None
+    for name in words.narrow:
         values = _many(raw.get(name, []))
         bad = {o.subject.axes[name] for o in wrong}
         good = {o.subject.axes[name] for o in right}
         rest = [v for v in values if v not in bad]
-        if rest and not bad & good and _whole(raw, name, wrong):
+        if rest and not bad & good and _whole(raw, name, wrong, words):
             return {**raw, name: plain(rest)}
     if right:
         return _by_environment(raw, right, wrong, properties) or raw
-    return None if _whole(raw, "", wrong) else raw
+    return None if _whole(raw, "", wrong, words) else raw
 
 
-def _whole(raw: Raw, axis: str, wrong: Sequence[Observation]) -> bool:
+def _ids_key(raw: Mapping[str, Any]) -> str:
+    """The key under which an entry lists ids; empty where it lists none."""
+    return next((key for key in (CELLS, PAIRS) if key in raw), "")
+
+
+def _whole(raw: Raw, axis: str, wrong: Sequence[Observation], words: Words) -> bool:
     """Whether contradicting cells have every value of every other axis that the entry lists."""
-    for name in (*_NARROW, "backend"):
+    for name in dict.fromkeys((*words.narrow, *words.always)):
         values = _many(raw.get(name, []))
         if name != axis and not set(values) <= {o.subject.axes[name] for o in wrong}:
             return False
@@ -162,15 +178,20 @@ def _by_environment(
 
 
 def _extend(
-    data: dict[str, Any], file: File, others: Sequence[Entry], observations: Sequence[Observation], parse: Parse
+    data: dict[str, Any],
+    file: File,
+    others: Sequence[Entry],
+    observations: Sequence[Observation],
+    parse: Parse,
+    words: Words,
 ) -> list[Raw]:
     """Lists of entries made longer by values that fail for a cause which the entry has; changes ``data`` in place."""
     found: list[Raw] = []
     for index, entry in enumerate(file.entries):
-        if "cells" in entry.raw:
+        if _ids_key(entry.raw):
             continue
         causes = {o.label for o in observations if entry.match.holds(o.subject) and o.satisfied(entry)}
-        for name in _NARROW:
+        for name in words.narrow:
             if name not in entry.raw:
                 continue
             axes = {k: v for k, v in entry.match.axes.items() if k != name}
@@ -208,21 +229,21 @@ def _new(
     return [{k: v for k, v in raw.items() if scope.get(k) != v} for raw in made]
 
 
-def _listed(left: Sequence[Observation], link: str, reason: str) -> list[Raw]:
-    """Entries that list cells by id, one for each cause."""
+def _listed(left: Sequence[Observation], link: str, reason: str, kind: str) -> list[Raw]:
+    """Entries that list cells, or pairs, by id, one for each cause."""
     made = []
     for label in dict.fromkeys(o.label for o in left):
         own = [o for o in left if o.label == label]
-        raw: Raw = {**new_entries.verdict_keys(own[0]), "cells": sorted({o.subject.id for o in own})}
+        raw: Raw = {**new_entries.verdict_keys(own[0]), kind: sorted({o.subject.id for o in own})}
         made.append({**raw, "reason": reason or own[0].reason, "link": link})
     return made
 
 
-def _data(file: File, kept: Sequence[Raw], observations: Sequence[Observation]) -> dict[str, Any]:
+def _data(file: File, kept: Sequence[Raw], observations: Sequence[Observation], words: Words) -> dict[str, Any]:
     """A file's contents; a file without entries gets a scope of what all cells have in common."""
     scope = dict(file.scope)
     if not scope and not file.entries:
-        for name, value in DEFAULTS.items():
+        for name, value in words.defaults.items():
             if observations and all(o.subject.axes[name] == value for o in observations):
                 scope[name] = value
     data: dict[str, Any] = {}
@@ -262,9 +283,10 @@ def _many(value: Any) -> list[Any]:
 def _says(raw: Mapping[str, Any]) -> str:
     """An entry in a line."""
     verdicts = " or ".join(_many(raw["verdicts"] if "verdicts" in raw else raw["verdict"]))
-    where = [f"{len(_many(raw['cells']))} cells by id"] if "cells" in raw else []
+    listed = _ids_key(raw)
+    where = [f"{len(_many(raw[listed]))} {listed} by id"] if listed else []
     for key, value in raw.items():
-        if key not in ("verdict", "verdicts", "reason", "link", "cells"):
+        if key not in ("verdict", "verdicts", "reason", "link", listed):
             where.append(f"{key} {', '.join(map(str, _many(plain(_many(value)))))}")
     return f"{verdicts}: {'; '.join(where)}"
 

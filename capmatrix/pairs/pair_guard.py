@@ -93,8 +93,9 @@ def judge_choice(record: PairRecord) -> Choice:
 
 
 def beside(pair: Pair) -> str:
-    """``minimax-m3:TRITON_ATTN``: the target model and what is asked of it."""
-    return f"{pair.target_model.family}:{pair.target_model.backend or 'auto'}"
+    """``minimax-m3:TRITON_ATTN``: the target model and what is asked of it, also where no block is given."""
+    block = "" if pair.block_size is not None else ", no block given"
+    return f"{pair.target_model.family}:{pair.target_model.backend or 'auto'}{block}"
 
 
 def question(pair: Pair) -> Question:

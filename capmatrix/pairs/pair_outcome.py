@@ -1,25 +1,34 @@
-"""A pair's record in pytest's words. Pure.
+"""A pair's record compared to what was expected of the pair, in pytest's words. Pure.
 
-vLLM refusing a pair is an answer, not a failure: it is skipped with the reason, as a rejected cell is.
+What is expected is the committed expectation where there is one, else that set-up passes and the calls do. vLLM
+refusing a pair is an answer, not a failure: it is skipped with the reason, as a rejected cell is.
 """
 
 from __future__ import annotations
 
 from ..cell import Rung, Verdict
-from ..outcome import FAILING, UNTOLD, Kind, Outcome, one_line, reason
+from ..outcome import FAILING, UNTOLD, Expectation, Kind, Outcome, against_expectation, flake, one_line, reason
 from ..pair import PairRecord
 
 
-def outcome(record: PairRecord) -> Outcome:
-    """Passed where set-up passed and nothing that ran failed; skipped where vLLM refused or nothing could be told."""
+def outcome(record: PairRecord, expectation: Expectation | None = None) -> Outcome:
+    """Passed where set-up passed and nothing that ran failed; skipped where vLLM refused or nothing could be told.
+
+    An expectation outranks that: what it does not say, a pass or a refusal as much as an error, is a failure.
+    """
+    if torn := flake(record, expectation):
+        return torn
     said = reason(record)
     if record.verdict in UNTOLD:
         return Outcome(Kind.SKIPPED, f"{record.verdict.value}: {said}")
+    passed = Outcome(Kind.PASSED, f"pass ({record.rung.value}): {setup(record)}")
+    if expectation is not None:
+        return against_expectation(record, expectation, passed)
     if record.verdict is Verdict.REJECTED:
         return Outcome(Kind.SKIPPED, f"rejected at {where(record)}: {said}")
     if record.verdict in FAILING:
         return Outcome(Kind.FAILED, f"{record.verdict.value} at {where(record)}: {said}")
-    return Outcome(Kind.PASSED, f"pass ({record.rung.value}): {setup(record)}")
+    return passed
 
 
 def told(record: PairRecord) -> bool:

@@ -17,18 +17,12 @@ import msgspec
 from .. import axes, batches, drafters, pair, targets, vocabulary
 from ..drafters import Family
 from ..errors import InputError
-from ..pair import Pair, Side
+from ..pair import AUTO, SAME, Pair, Side
 from ..toml.tomlcheck import At, elements, integer, named, require, table, text, word
 from ..toml.tomlfile import TomlFile
 from ..toml.tomlfile import load as load_toml
 from . import target_models
 from .target_models import TargetModel
-
-#: Leaves a choice to vLLM: a backend, the block size, the runner.
-AUTO = "auto"
-
-#: The draft's KV cache dtype where it is the target's.
-SAME = "same"
 
 #: Drafter methods that a pair can have, and the model class that a config of theirs names; MTP's is the target's own.
 DRAFTER_CLASSES: dict[str, str] = {
@@ -231,11 +225,16 @@ def _check(doc: TomlFile, matrix: PairMatrix, part: Product) -> None:
         except InputError as error:
             raise doc.error((*at, "tp"), f"{name}: {error.message}", value=tp, allowed=error.allowed) from None
     for model_name, name in product(part.values["target_model"], part.values["drafter"]):
-        family, model = matrix.families[cast(str, name)], matrix.models[cast(str, model_name)]
-        if family.method == "mtp" and (family.head_size, family.num_heads) != (model.head_size, model.num_heads):
-            raise doc.error(
-                (*at, "drafter"), f"an MTP drafter is a layer of its target, and {model_name}'s differ", value=name
-            )
+        said = _unlike(matrix.models[cast(str, model_name)], matrix.families[cast(str, name)])
+        if said:
+            raise doc.error((*at, "drafter"), said, value=name)
+
+
+def _unlike(model: TargetModel, family: Family) -> str:
+    """Why the family cannot draft for the model; empty where it can."""
+    if family.method == "mtp" and (family.head_size, family.num_heads) != (model.head_size, model.num_heads):
+        return f"an MTP drafter is a layer of its target, and {model.key}'s differ"
+    return ""
 
 
 def one(values: dict[str, Value], target: str) -> Pair:
@@ -252,6 +251,7 @@ def one(values: dict[str, Value], target: str) -> Pair:
         "target_backend": _BACKENDS,
         "drafter_backend": _BACKENDS,
         "kv_cache_dtype": vocabulary.KV_CACHE_DTYPES,
+        "draft_kv_cache_dtype": (SAME, *vocabulary.KV_CACHE_DTYPES),
         "dtype": vocabulary.DTYPES,
     }
     for key, names in allowed.items():
@@ -260,6 +260,9 @@ def one(values: dict[str, Value], target: str) -> Pair:
     tp = cast(int, given["tp"])
     if not target_models.splits(models[cast(str, given["target_model"])], tp):
         raise InputError("the target's heads do not split over this many ranks", key="tp", value=tp)
+    said = _unlike(models[cast(str, given["target_model"])], known[cast(str, given["drafter"])])
+    if said:
+        raise InputError(said, key="drafter", value=given["drafter"])
     part = Product("one", "one", {key: (value,) for key, value in given.items()}, (), ())
     matrix = PairMatrix("", "", "", {"one": part}, {axes.DEFAULT_SWITCHES: ()}, models, known)
     return next(_pairs(matrix, part, target))

@@ -57,8 +57,10 @@ def record_id(record: JobRecord) -> str:
 
 
 def outcome(record: JobRecord, expectation: Expectation | None = None) -> Outcome:
-    """The record in pytest's words, compared to what is expected of a cell."""
-    return cell_outcome.outcome(record, expectation) if isinstance(record, Record) else pair_outcome.outcome(record)
+    """The record in pytest's words, compared to what is expected of it."""
+    if isinstance(record, Record):
+        return cell_outcome.outcome(record, expectation)
+    return pair_outcome.outcome(record, expectation)
 
 
 def told(record: JobRecord) -> bool:

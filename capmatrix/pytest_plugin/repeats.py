@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from ..cell import Record, Verdict
+from ..pair import PairRecord
+
+JobRecord = TypeVar("JobRecord", Record, PairRecord)
 
 #: How often a cell that is not as expected is repeated.
 REPEATS = 2
@@ -24,10 +28,11 @@ _WORST = (
 )
 
 
-def fold(records: Sequence[Record]) -> Record:
-    """One record of a cell's attempts, in order: the worst, with all verdicts and a line that says what they were."""
+def fold(records: Sequence[JobRecord]) -> JobRecord:
+    """One record of a job's attempts, in order: the worst, with all verdicts and a line that says what they were."""
     verdicts = tuple(r.verdict for r in records)
-    kept = min(reversed(records), key=lambda r: _WORST.index(r.verdict))
+    worst = min(verdicts, key=_WORST.index)
+    kept: JobRecord = next(r for r in reversed(records) if r.verdict is worst)
     seen = ", ".join(v.value for v in verdicts)
     if len(set(verdicts)) > 1:
         reasons = (*kept.reasons, f"flaky: {seen}; the repetitions were alone, each in a fresh worker")

@@ -10,6 +10,7 @@ import msgspec
 
 from ..cell import Cell, Environment, Record
 from ..errors import InputError
+from ..pair import carrier
 from ..selection import workloads
 from ..store import RunWriter
 from ..workers.limits import Limits
@@ -57,17 +58,17 @@ class Runner:
         with together(self._session_dir):
             return self._attempt(job), False
 
-    def repeat(self, record: Record) -> Record:
-        """A cell run again, alone and each time in a fresh worker; the record of all its attempts is kept."""
-        records = [record]
+    def repeat(self, record: JobRecord) -> JobRecord:
+        """A job run again, alone and each time in a fresh worker; the record of all its attempts is kept."""
+        job: Job = record.cell if isinstance(record, Record) else record.pair
+        worker = job if isinstance(job, Cell) else carrier(job)
+        records: list[Any] = [record]
         for _ in range(REPEATS):
             with alone(self._session_dir):
-                self._pool.end_worker(record.cell)
-                again = self._attempt(record.cell)
-                self._pool.end_worker(record.cell)
-            assert isinstance(again, Record)
-            records.append(again)
-        folded = fold(records)
+                self._pool.end_worker(worker)
+                records.append(self._attempt(job))
+                self._pool.end_worker(worker)
+        folded: JobRecord = fold(records)
         self._keep(folded)
         return folded
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from ..cell import Record
 from ..codec import decode, encode
 from ..errors import EXIT_INFRASTRUCTURE, CapmatrixError, InputError
 from ..expect.expectations import Expectations
@@ -80,12 +79,10 @@ class MatrixPlugin:
     def record_of(self, job: Job) -> tuple[JobRecord, bool, Expectation | None]:
         """A job's record, from a worker or, resumed, from the run file; whether it was there; what was expected.
 
-        With ``--rerun-unexpected`` a cell that is not as expected has been repeated, and its record says so.
+        With ``--rerun-unexpected`` one that is not as expected has been repeated, and its record says so.
         """
         slot = self._slot()
         record, resumed = slot.run(job)
-        if not isinstance(record, Record):
-            return record, resumed, None
         expected = self._expectations.find(record, slot.environment(record))
         if self.options.rerun_unexpected and jobs.outcome(record, expected).kind is Kind.FAILED:
             record, resumed = slot.repeat(record), False
@@ -282,13 +279,14 @@ class MatrixPlugin:
     # End
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Pass Ctrl-C on to the nodes, which may not have had it."""
+        """Pass Ctrl-C on to the nodes, which may not have had it, or be stopped and not have seen it."""
         self.tally.interrupted = type(excinfo.value) is KeyboardInterrupt  # not xdist stopping for --maxfail
         for node in self._nodes:
             pid = node.gateway._rinfo().pid
             if isinstance(pid, int):
                 try:
                     os.kill(pid, signal.SIGINT)
+                    os.kill(pid, signal.SIGCONT)
                 except OSError:
                     continue
 

@@ -7,6 +7,7 @@ from collections import Counter
 from .. import summary
 from ..cell import Flag, Record, Rung, Verdict
 from . import text
+from .steady import steady
 from .table import Report
 
 
@@ -33,8 +34,9 @@ def cautions(report: Report) -> list[str]:
         )
     unverified = [r for r in ran if r.verdict is Verdict.UNVERIFIED]
     if unverified:
-        why = Counter(text.reason(r, 160) or "no reason recorded" for r in unverified)
-        shown = "; ".join(f"{reason} ({n})" if n > 1 else reason for reason, n in why.most_common(3))
+        why = Counter(steady(text.reason(r, 160)) or "no reason recorded" for r in unverified)
+        commonest = sorted(why.items(), key=lambda item: (-item[1], item[0]))
+        shown = "; ".join(f"{reason} ({n})" if n > 1 else reason for reason, n in commonest[:3])
         more = f"; and {text.count(len(why) - 3, 'more reason')}" if len(why) > 3 else ""
         out.append(f"{text.count(len(unverified), 'cell')} unverified: {shown}{more}.")
     out += _conditions(report, ran, told)

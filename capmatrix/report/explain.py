@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +11,13 @@ from ..pair import PairRecord
 from ..summary import DID_NOT_RUN, over_advertised, place, under_advertised
 from . import explain_pair, text
 from .lookup import find
+from .rerun import pytest_command
 
 _WIDTH = 100
 _LABEL = 16
 
-_LAYERS = {
+#: Claim layers in words.
+LAYERS = {
     "validation": "backend's own validation",
     "selector": "vLLM's default",
     "kernel_block": "kernel block",
@@ -24,13 +25,15 @@ _LAYERS = {
     "proposer": "proposer's allow-list",
     "mla_prefill": "MLA prefill backend",
 }
-_KINDS = {
+#: Kinds of a route's kernels in words.
+KINDS = {
     "triton": "triton",
     "native": "native, no code here",
     "stand_in": "PyTorch stand-in",
     "torch": "torch",
 }
-_CHECKS = {
+#: Parts of the numerics in words.
+CHECKS = {
     "write": "cache write alone",
     "forward": "forward alone",
     "needles": "needles",
@@ -39,7 +42,8 @@ _CHECKS = {
     "query": "absorbed query",
     "accuracy": "accuracy (reported only)",
 }
-_FLAGS = {
+#: Meanings of the flags that no table marks.
+FLAGS = {
     Flag.FORCED_VALIDATION: "forced past the backend's own validation",
     Flag.FORCED_KERNEL_BLOCK: "forced to another kernel block than vLLM resolves",
     Flag.STAND_IN: "a native operator was computed by an exact PyTorch stand-in",
@@ -108,7 +112,7 @@ def _verdict(record: Record, width: int) -> list[str]:
     for i, reason in enumerate(record.reasons):
         out += _row("reasons" if i == 0 else "", f"- {text.one_line(reason, 2000)}", width)
     for i, flag in enumerate(record.flags):
-        meaning = text.MARKS[flag][2] if flag in text.MARKS else _FLAGS[flag]
+        meaning = text.MARKS[flag][2] if flag in text.MARKS else FLAGS[flag]
         out += _row("flags" if i == 0 else "", f"{flag.value}: {meaning}", width)
     if over_advertised(record):
         out += _row("", "over-advertised: the backend declares this cell supported", width)
@@ -144,7 +148,7 @@ def _claims(claims: Sequence[Claim], width: int) -> list[str]:
     out = _section("What is claimed of it")
     for claim in claims:
         word = {True: "yes", False: "no", None: "-"}[claim.accepts]
-        label = _LAYERS.get(claim.layer, text.one_line(claim.layer, 40))
+        label = LAYERS.get(claim.layer, text.one_line(claim.layer, 40))
         detail = text.one_line(claim.detail, 2000)
         out += text.fill(f"{word:<4} {detail}", width, f"  {text.pad(label, 25)} ", " " * 33)
         data = {name: value for name, value in claim.data.items() if value not in ([], {}, "", None)}
@@ -214,7 +218,7 @@ def _kernel(k: Kernel) -> tuple[str, ...]:
         spills = f"{_number(k.vgpr_spills) or '?'} V, {_number(k.sgpr_spills) or '?'} S"
     return (
         text.one_line(k.phase, 20),
-        _KINDS.get(k.kind, text.one_line(k.kind, 20)),
+        KINDS.get(k.kind, text.one_line(k.kind, 20)),
         str(k.calls),
         "x".join(map(str, k.grid)) if k.grid else "",
         _number(k.num_warps),
@@ -257,7 +261,7 @@ def _check(c: Check) -> tuple[str, ...]:
         row = f"{row} (row {c.worst_row})".strip()
     return (
         {True: "ok", False: "BAD", None: "-"}[c.ok],
-        _CHECKS.get(c.part, text.one_line(c.part, 40)),
+        CHECKS.get(c.part, text.one_line(c.part, 40)),
         text.one_line(c.cache, 20),
         _number(c.relative_l2),
         row,
@@ -328,17 +332,7 @@ def _environment(record: Record, environment: Environment | None, width: int) ->
 
 
 def _rerun(record: Record, header: Mapping[str, Any], width: int) -> list[str]:
-    """The command that runs this cell alone; the matrix's folder is not in a run file."""
-    files = [f for f in header.get("files") or [] if isinstance(f, str)]
-    matrix = files[0] if len(files) == 1 else str(header.get("matrix") or "") if not files else ""
-    path = matrix if "/" in matrix or not matrix else f"matrices/{matrix}"
-    words = ["pytest", f"{path or 'MATRIX.toml'}::{record.cell_id}", "--target", record.cell.target]
-    if header.get("preset"):
-        words += ["--preset", str(header["preset"])]
-    if record.cell.force is not Force.NONE:
-        words.append(f"--force={record.cell.force.value}")
-    command = text.one_line(" ".join(shlex.quote(text.one_line(w, 1000)) for w in words), 3000)
-    out = [*_section("To run it again"), f"  {command}"]
+    out = [*_section("To run it again"), f"  {pytest_command(record, header)}"]
     if record.verdict is Verdict.UNAVAILABLE:
         out += text.fill("`capmatrix doctor` says what is missing on this machine.", width, "  ", "  ")
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..cell import Environment, Verdict
@@ -12,9 +12,14 @@ from . import pairs, text
 
 
 def render(
-    record: PairRecord, environment: Environment | None, header: Mapping[str, Any] | None = None, *, width: int = 100
+    record: PairRecord,
+    environment: Environment | None,
+    header: Mapping[str, Any] | None = None,
+    *,
+    width: int = 100,
+    again: Sequence[str] = (),
 ) -> str:
-    """One pair, ending with a newline."""
+    """One pair, ending with a newline. ``again``: what runs it again, where it is no pair of a file."""
     out = [text.one_line(record.pair_id, 1000), ""]
     out += _row("verdict", f"{pairs.result(record)}: {text.VERDICT_MEANING[record.verdict]}", width)
     ended = f"{record.phase.value}: {record.step}" if record.step else record.phase.value
@@ -41,11 +46,16 @@ def render(
             if run.canary is not None:
                 word = {True: "kept", False: "BROKEN", None: "not looked at"}[run.canary.ok]
                 out += text.fill(f"canaries {word}: {text.one_line(run.canary.detail)}", width, "      ", "        ")
+        for one in record.uncalled:
+            out += text.fill(f"not called: {pairs.not_called(one)}", width, "  ", "      ")
     if record.failure is not None:
         out += ["", "Failure", *_row("type", record.failure.type, width)]
         out += _row("message", text.one_line(record.failure.message, 2000), width)
         out += _row("deepest frame", text.one_line(record.failure.frame), width)
-    out += _ending(record, environment, header or {}, width)
+    out += _ending(record, environment, width)
+    out += ["", "To run it again", f"  {text.one_line(shlex.join(again or _rerun(record, header or {})), 2000)}"]
+    if record.verdict is Verdict.UNAVAILABLE:
+        out += text.fill("`capmatrix doctor` says what is missing on this machine.", width, "  ", "  ")
     return "\n".join(line.rstrip() for line in out) + "\n"
 
 
@@ -106,7 +116,13 @@ def _shared(record: PairRecord, width: int) -> list[str]:
     return out
 
 
-def _ending(record: PairRecord, environment: Environment | None, header: Mapping[str, Any], width: int) -> list[str]:
+def _rerun(record: PairRecord, header: Mapping[str, Any]) -> list[str]:
+    files = [name for name in header.get("files") or [] if isinstance(name, str)]
+    path = files[0] if len(files) == 1 else "matrices/pairs.toml"
+    return ["pytest", f"{path}::{record.pair_id}", "--target", record.pair.target]
+
+
+def _ending(record: PairRecord, environment: Environment | None, width: int) -> list[str]:
     out = [""]
     if record.durations:
         spent = ", ".join(f"{name} {text.seconds(value)}" for name, value in record.durations.items())
@@ -115,10 +131,4 @@ def _ending(record: PairRecord, environment: Environment | None, header: Mapping
         out += _row("versions", text.one_line(", ".join(f"{n} {v}" for n, v in environment.versions.items())), width)
     if record.shims:
         out += _row("answered by", text.one_line("; ".join(record.shims), 800), width)
-    files = [name for name in header.get("files") or [] if isinstance(name, str)]
-    path = files[0] if len(files) == 1 else "matrices/pairs.toml"
-    words = ["pytest", f"{path}::{record.pair_id}", "--target", record.pair.target]
-    out += ["", "To run it again", f"  {text.one_line(' '.join(map(shlex.quote, words)), 2000)}"]
-    if record.verdict is Verdict.UNAVAILABLE:
-        out += text.fill("`capmatrix doctor` says what is missing on this machine.", width, "  ", "  ")
     return out

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from .. import outcome
 from ..cell import Rung, Verdict
-from ..pair import PairRecord, Side, SideFacts, SideRun
+from ..pair import PairRecord, Side, SideFacts, SideRun, Uncalled
 from ..pairs import pair_outcome
 from . import text
+from .dialect import GITHUB, Dialect
+from .steady import steady
 
 HEADINGS = ("target", "drafter", "block", "KV dtype", "runner", "layout", "graphs", "result")
 
@@ -126,14 +128,25 @@ def result(record: PairRecord) -> str:
     if record.runs and record.verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE):
         passed = sum(run.verdict is Verdict.PASS for run in record.runs)
         out += f" ({record.rung.value}) {passed}/{len(record.runs)}"
+        left = sum(one.layers for one in record.uncalled)
+        out += f", {left} layers not called" if left else ""
     return out
 
 
 def footnote(record: PairRecord) -> str:
-    """The one line that says why, for every pair that did not pass; empty else."""
-    if record.verdict is Verdict.PASS:
-        return ""
-    return text.one_line(f"at {pair_outcome.where(record)}: {outcome.reason(record)}", 300)
+    """Why a pair did not pass, and which layers no call reached; empty where there is neither."""
+    parts = []
+    if record.verdict is not Verdict.PASS:
+        parts.append(text.one_line(f"at {pair_outcome.where(record)}: {outcome.reason(record)}", 300))
+    if record.uncalled:
+        parts.append("not called: " + "; ".join(not_called(one) for one in record.uncalled))
+    return text.one_line("; ".join(parts), 600)
+
+
+def not_called(one: Uncalled) -> str:
+    """``6 target layers of GDN_ATTN (no attention: recurrent states)``."""
+    layers = "layer" if one.layers == 1 else "layers"
+    return text.one_line(f"{one.layers} {one.role} {layers} of {one.backend} ({one.reason})", 300)
 
 
 def counted(records: Sequence[PairRecord]) -> str:
@@ -170,21 +183,23 @@ def lines(records: Sequence[PairRecord], width: int) -> list[str]:
     return out
 
 
-def markdown(records: Sequence[PairRecord]) -> list[str]:
+def markdown(records: Sequence[PairRecord], dialect: Dialect = GITHUB) -> list[str]:
     """The section as Markdown; every text of a record stands in a code span."""
-    from .markdown import SIGN, code, code_in_table
+    from .markdown import SIGN
 
+    code, code_in_table = dialect.code, dialect.code_in_table
     if not records:
         return []
-    out = ["", f"### Pairs: {counted(records)}", "", ABOUT.replace(">", "`>`")]
+    out = ["", f"{dialect.heading}Pairs: {counted(records)}", "", ABOUT.replace(">", dialect.code(">", 1))]
     for table in tables(records):
         out += ["", f"**{code(table.target, 60)}**: {code(table.models, 200)}", ""]
-        out += [f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|"]
+        out += [f"| {' | '.join(HEADINGS)} |", dialect.rule * len(HEADINGS) + "|"]
         for row in table.rows:
-            cells = [code_in_table(cell) for cell in row.cells[:-1]]
-            out.append(f"| {' | '.join(cells)} | {SIGN[row.verdict]} {code_in_table(row.cells[-1])} |")
+            cells = [code_in_table(cell, 80) for cell in row.cells[:-1]]
+            out.append(f"| {' | '.join(cells)} | {SIGN[row.verdict]} {code_in_table(row.cells[-1], 80)} |")
         if table.notes:
-            out += ["", *(f"- [{number}] {code(note, 300)}" for number, note in table.notes)]
+            notes = [f"- [{number}] {code(steady(note), 300)}" for number, note in table.notes]
+            out += ["", *dialect.fold(text.count(len(notes), "footnote"), notes)]
     return out
 
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .. import summary
+from ..batches import NAMES as BATCHES
 from ..cell import Cell, Environment, Flag, Force, Record, Rung, Verdict
 from ..pair import PairRecord
 from ..summary import Place, Summary
 from ..vocabulary import KV_CACHE_DTYPES, ROCM_BACKENDS
 from . import text
+from .steady import steady
 
 
 class Column(NamedTuple):
@@ -171,23 +173,12 @@ def build(
     unfinished: Sequence[str] = (),
     pairs: Sequence[PairRecord] = (),
 ) -> Report:
-    """The tables of ``records``; ``environments`` by id; ``header`` is the run file's first line.
+    """The tables of ``records``, in whatever order; ``environments`` by id; ``header`` is the run file's first line.
 
     ``pairs`` have a section of their own.
     """
-    everything = tuple(records)
-    homes: dict[tuple[Place, tuple[tuple[str, str], ...]], list[Record]] = {}
-    for record in everything:
-        environment = environments.get(record.environment)
-        homes.setdefault((summary.place(record, environment), summary.versions(environment)), []).append(record)
-
-    # A target that could not start has no versions to tell: its records belong to the architecture's table if
-    # there is exactly one, and are otherwise a line of their own.
-    for home in [h for h, rs in homes.items() if not h[1] and all(r.verdict is Verdict.UNAVAILABLE for r in rs)]:
-        others = [h for h in homes if h[0] == home[0] and h[1]]
-        if len(others) == 1:
-            homes[others[0]] += homes.pop(home)
-
+    everything = tuple(sorted(records, key=_order))
+    homes = homes_of(everything, environments)
     tables: list[Table] = []
     absent: list[Absent] = []
     first = 1
@@ -209,6 +200,31 @@ def build(
         unfinished=tuple(unfinished),
         pairs=tuple(pairs),
     )
+
+
+def _order(record: Record) -> tuple[object, ...]:
+    """By axes, not as workers came to an end: the same cells give the same table."""
+    cell = record.cell
+    axes = (_rank(ROCM_BACKENDS, cell.backend), cell.block_size, _rank(KV_CACHE_DTYPES, cell.kv_cache_dtype))
+    return (cell.target, cell.drafter, cell.tp, *axes, _rank(BATCHES, cell.batch), record.cell_id)
+
+
+def homes_of(
+    records: Iterable[Record], environments: Mapping[str, Environment]
+) -> dict[tuple[Place, tuple[tuple[str, str], ...]], list[Record]]:
+    """Records by the table that they belong to: its place and versions."""
+    homes: dict[tuple[Place, tuple[tuple[str, str], ...]], list[Record]] = {}
+    for record in records:
+        environment = environments.get(record.environment)
+        homes.setdefault((summary.place(record, environment), summary.versions(environment)), []).append(record)
+
+    # A target that could not start has no versions to tell: its records belong to the architecture's table if
+    # there is exactly one, and are otherwise a line of their own.
+    for home in [h for h, rs in homes.items() if not h[1] and all(r.verdict is Verdict.UNAVAILABLE for r in rs)]:
+        others = [h for h in homes if h[0] == home[0] and h[1]]
+        if len(others) == 1:
+            homes[others[0]] += homes.pop(home)
+    return homes
 
 
 def _home_order(home: tuple[Place, tuple[tuple[str, str], ...]]) -> tuple[bool, str, object]:
@@ -310,7 +326,7 @@ def _refused_group(record: Record) -> str:
 
 def _reason(record: Record) -> str:
     """The one line that says why, with what the backend declares where that is another thing."""
-    reason = text.reason(record)
+    reason = steady(text.reason(record))
     if not reason and record.verdict is not Verdict.PASS:
         reason = "no reason recorded"
     if summary.over_advertised(record):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ..cell import RUNGS, Cell, Flag, Phase, Record, Rung, Verdict
 from ..errors import printable
+from ..pair import PairRecord
 
 #: What each verdict means, for legends and ``docs/verdicts.md``.
 VERDICT_MEANING: dict[Verdict, str] = {
@@ -78,7 +79,7 @@ def one_line(value: object, limit: int = 300) -> str:
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 
 
-def reason(record: Record, limit: int = 300) -> str:
+def reason(record: Record | PairRecord, limit: int = 300) -> str:
     """The one line that says why: the first reason, else the exception, else what a fallback ran; "" for nothing.
 
     The verdict's own word before a reason is left out, since it stands beside it.
@@ -87,7 +88,8 @@ def reason(record: Record, limit: int = 300) -> str:
         return one_line(one_line(record.reasons[0], _LIMIT).removeprefix(f"{record.verdict.value}: "), limit)
     if record.failure is not None:
         return one_line(f"{record.failure.type}: {record.failure.message}", limit)
-    ran = list(dict.fromkeys(k.name for k in record.route if k.phase == "forward"))
+    route = record.route if isinstance(record, Record) else ()
+    ran = list(dict.fromkeys(k.name for k in route if k.phase == "forward"))
     if Flag.FALLBACK in record.flags and ran:
         return one_line(f"fallback: ran {', '.join(ran)}", limit)
     return ""
@@ -205,13 +207,13 @@ def size(value: float) -> str:
     raise AssertionError("unreachable")
 
 
-def header_title(header: Mapping[str, object]) -> str:
-    """The run's matrix and preset in one line, as far as the header of the run file says."""
+def header_title(header: Mapping[str, object], *, dated: bool = True) -> str:
+    """The run's matrix and preset in one line, and with ``dated`` when it began, as far as its header says."""
     parts = [one_line(header["matrix"], 120)] if header.get("matrix") else []
     if header.get("preset"):
         parts.append(f"preset {one_line(header['preset'], 60)}")
     for key in ("started_at", "created_at", "created", "time"):
-        if header.get(key):
+        if dated and header.get(key):
             parts.append(one_line(header[key], 40))
             break
     return ", ".join(parts)

@@ -6,15 +6,18 @@ from collections.abc import Collection
 
 from .. import archs, axes, drafters, targets
 from ..axes import Axis
-from ..expect import expectation_file, expectations, versionrange
+from ..drafters import KEY_PATTERN
+from ..expect import expectation_file, expectations, pair_axes, versionrange
 from .parts import DRAFT, Schema, several, table, text
 
 
 def expectations_schema(families: Collection[str] | None = None) -> Schema:
     """The schema; ``families`` are the drafter names to complete (default: the shipped ones)."""
     known = sorted(drafters.load(drafters.DEFAULT_DIR) if families is None else families)
+    # Cells and pairs share names; a pair's value may also be that nothing was given.
+    both = {**expectation_file.MATCHERS, **pair_axes.MATCHERS}
     matchers: Schema = {
-        **{name: _many(_one(axis, known), axis.title) for name, axis in expectation_file.MATCHERS.items()},
+        **{name: _many(_one(axis, known), axis.title) for name, axis in both.items()},
         "switches": _many(
             {"type": "string", "pattern": expectation_file.SWITCHES_PATTERN},
             "Environment switches, NAME=value and a blank between two; default: none of them.",
@@ -38,6 +41,7 @@ def expectations_schema(families: Collection[str] | None = None) -> Schema:
             "description": "https://..., owner/repository#number, docs/<page>.md#<section>, or: unreported.",
         },
         "cells": _described({"type": "string", "pattern": expectation_file.ID_PATTERN}, "Cells by id."),
+        "pairs": _described({"type": "string", "pattern": expectation_file.ID_PATTERN}, "Pairs by id."),
         **matchers,
     }
     flaky = {**_described(verdict, "The verdicts it has been seen with."), "minItems": 2}
@@ -75,9 +79,13 @@ def _one(axis: Axis, families: Collection[str]) -> Schema:
         return {"type": "boolean"}
     if axis.name == "drafter":
         return {"anyOf": [{"enum": list(families)}, {"type": "string", "pattern": f"^{axes.PROBE}"}]}
+    if axis.name == "target_model":
+        return {"type": "string", "pattern": KEY_PATTERN}
+    words = [name for name in axis.names or () if name not in (axes.FAMILY, axes.ROLE)]
     if axis.highest is None:
-        return {"enum": [name for name in axis.names or () if name not in (axes.FAMILY, axes.ROLE)]}
-    return {"type": "integer", "minimum": axis.lowest or 0, "maximum": axis.highest}
+        return {"enum": words}
+    number: Schema = {"type": "integer", "minimum": axis.lowest or 0, "maximum": axis.highest}
+    return {"anyOf": [number, {"enum": words}]} if words else number
 
 
 def _many(value: Schema, description: str) -> Schema:

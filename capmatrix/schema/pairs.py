@@ -16,16 +16,16 @@ def pairs_schema() -> Schema:
     families = sorted(
         key for key, family in drafters.load(drafters.DEFAULT_DIR).items() if family.method in pairfile.DRAFTER_CLASSES
     )
-    backend: Schema = {"enum": [pairfile.AUTO, *vocabulary.ROCM_BACKENDS, *vocabulary.OTHER_BACKENDS]}
+    backend: Schema = {"enum": [pair.AUTO, *vocabulary.ROCM_BACKENDS, *vocabulary.OTHER_BACKENDS]}
     values: Schema = {
         "target_model": {"enum": models},
         "target_backend": backend,
         "drafter": {"enum": families},
         "drafter_backend": backend,
         "tp": integer(1, 1024),
-        "block_size": _or(integer(1, 65536), pairfile.AUTO),
+        "block_size": _or(integer(1, 65536), pair.AUTO),
         "kv_cache_dtype": {"enum": list(vocabulary.KV_CACHE_DTYPES)},
-        "draft_kv_cache_dtype": {"enum": [pairfile.SAME, *vocabulary.KV_CACHE_DTYPES]},
+        "draft_kv_cache_dtype": {"enum": [pair.SAME, *vocabulary.KV_CACHE_DTYPES]},
         "num_speculative_tokens": _or(integer(1, 64), axes.FAMILY),
         "dtype": {"enum": list(vocabulary.DTYPES)},
         "runner": {"enum": list(pair.RUNNERS)},

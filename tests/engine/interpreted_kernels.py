@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 BF16 = torch.bfloat16
 FP8 = {
@@ -530,6 +531,48 @@ def misaligned():
     x, out = (torch.arange(1025) % 251).to(torch.uint8), torch.zeros(256, dtype=torch.int32)
     misaligned_kernel[(1,)](x, out, B=256)
     return [out.tolist(), x.tolist()]
+
+
+@triton.jit
+def libdevice_kernel(x, y, o, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(o + i, libdevice.tanh(a))
+    tl.store(o + B + i, libdevice.exp2(a))
+    tl.store(o + 2 * B + i, libdevice.atan2(a, b))
+    tl.store(o + 3 * B + i, libdevice.pow(libdevice.abs(a), 0.75))
+    # A scalar, and a tensor with it.
+    tl.store(o + 4 * B + i, libdevice.hypot(a, libdevice.rsqrt(tl.load(y).abs())))
+
+
+@case
+def libdevice_fp32():
+    x, y = inputs(16)
+    out = torch.zeros(5, 16)
+    libdevice_kernel[(1,)](x, y, out, B=16)
+    return out.tolist()
+
+
+@triton.jit
+def popcount_kernel(x, o):
+    tl.store(o, libdevice.popc(tl.load(x)))
+
+
+@triton.jit
+def bf16_tanh_kernel(x, o):
+    tl.store(o, libdevice.tanh(tl.load(x)))
+
+
+@case
+def libdevice_beyond():
+    """What libdevice has and the interpreter has not is named."""
+    found = []
+    for kernel, dtype in ((popcount_kernel, torch.int32), (bf16_tanh_kernel, BF16)):
+        try:
+            kernel[(1,)](torch.ones(1, dtype=dtype), torch.zeros(1, dtype=dtype))
+        except Exception as error:
+            found.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
+    return found
 
 
 @triton.jit

@@ -357,6 +357,20 @@ def test_misaligned_pointers(extended):
     assert stored == [0, *(expected + 1).view(np.uint8).tolist()]
 
 
+def test_libdevice_is_rounded_once(extended):
+    x, y = (t.double() for t in kernels.inputs(16))
+    scalar = y[0].abs().rsqrt().float().double()
+    wanted = [x.tanh(), x.exp2(), torch.atan2(x, y), x.abs().float().double() ** 0.75, torch.hypot(x, scalar)]
+    assert torch.tensor(extended["libdevice_fp32"]).tolist() == torch.stack(wanted).float().tolist()
+
+
+def test_libdevice_beyond_the_interpreter_is_named(extended):
+    assert extended["libdevice_beyond"] == [
+        "LibdeviceMissing: libdevice.popc of int32 in Triton's interpreter",
+        "LibdeviceMissing: libdevice.tanh of bf16 in Triton's interpreter",
+    ]
+
+
 def test_integers_wrap_as_without_the_overflow_check(extended):
     assert extended["integer_overflow_wraps"] == [-(2**31) + 6 + 5]
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_helpers import checks, claim, kernel
-from mla_broken import FAULTS, SMALL
 
-from capmatrix import batches
-from capmatrix.cell import Cell, Flag, Geometry, MlaGeometry, Record, Role, Rung, Verdict
+torch = pytest.importorskip("torch")
+
+from faults.latent import SMALL  # noqa: E402
+
+from capmatrix import batches  # noqa: E402
+from capmatrix.cell import Cell, Flag, Geometry, MlaGeometry, Record, Role, Rung, Verdict  # noqa: E402
 
 pytestmark = pytest.mark.engine
-torch = pytest.importorskip("torch")
 
 #: DeepSeek V3's MTP layer at TP 8, and with the heads that AITER's assembly takes.
 DEEPSEEK = Geometry(16, 1, 576, mla=MlaGeometry(512, 128, 64, 128, 1536))
 MTP: dict[str, Any] = {"drafter": "deepseek-mtp", "tp": 8, "method": "mtp", "num_speculative_tokens": 3}
-HERE = Path(__file__).resolve().parent
 
 Run = Callable[..., Record]
 
@@ -112,34 +108,6 @@ def test_aiters_assembly_is_named_and_not_judged(run: Run) -> None:
 def test_a_block_of_1_is_rejected_by_triton_mla(run: Run) -> None:
     record = run("offline:gfx942", "TRITON_MLA", 1, "auto", "decode", geometry=DEEPSEEK, **MTP)
     assert (record.verdict, record.reasons) == (Verdict.REJECTED, ("block_size not supported",))
-
-
-@pytest.fixture(scope="module")
-def broken() -> dict[str, Any]:
-    """What each fault of ``mla_broken`` came to, from one process."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parents[1])))}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "mla_broken.py"), "interpreter:gfx950"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_kernel_is_wrong(broken: dict[str, Any], fault: str) -> None:
-    part = FAULTS[fault][-1]
-    if not part:
-        assert broken[fault] == {"verdict": "pass", "reasons": [], "failed": []}
-        return
-    assert broken[fault]["verdict"] == "wrong", broken[fault]
-    assert part in broken[fault]["failed"]
 
 
 # The reference itself, without vLLM: absorbed and projected-up attention in the model's type against it.

@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 
 import msgspec  # noqa: E402
 from faults import patching  # noqa: E402
-from faults.catalogue import FAULTS, PROBES, Fault  # noqa: E402
+from faults.catalogue import FAULTS, PROBES  # noqa: E402
+from faults.fault import ENOUGH, Fault  # noqa: E402
 from faults.patching import Edit, PatternGone, edited  # noqa: E402
 
 from capmatrix import codec  # noqa: E402
@@ -24,7 +25,7 @@ from capmatrix.workers.pool import Pool  # noqa: E402
 AITER = os.environ.get("CAPMATRIX_TEST_AITER", "")
 
 #: Which checks show a fault of each part.
-SHOWN_BY = {"forward": {"forward", "needles"}, "write": {"write"}, "guard": {"guard"}}
+SHOWN_BY = {"forward": {"forward", "needles"}, "query": {"query"}, "write": {"write"}, "guard": {"guard"}}
 
 #: Beyond what a test should take: a pool of four gigabytes. The detection benchmark has it.
 _TOO_BIG = {"unified-offset-of-31-bits"}
@@ -33,17 +34,12 @@ _TOO_BIG = {"unified-offset-of-31-bits"}
 def pairs() -> list[tuple[Fault, str]]:
     """Every fault with every KV dtype it is tried in, by target so that servers are not started twice."""
     found = [(fault, dtype) for fault in FAULTS.values() for dtype in fault.kv_cache_dtypes]
-    return sorted(found, key=lambda pair: (pair[0].target, pair[0].name.startswith("aiter")))
+    return sorted(found, key=lambda pair: (pair[0].target, pair[0].aiter))
 
 
 def named(pair: tuple[Fault, str]) -> str:
     """A test's name."""
     return f"{pair[0].name}-{pair[1]}"
-
-
-def needs_aiter(fault: Fault) -> bool:
-    """Whether it breaks a kernel of AITER's."""
-    return fault.name.startswith("aiter")
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +61,68 @@ def run_faulty() -> Iterator[Callable[[Cell], Record]]:
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len({fault.name for fault in FAULTS.values() if not needs_aiter(fault)}) >= 40
+    assert len({fault.name for fault in FAULTS.values() if not fault.aiter}) >= 40
     assert len(FAULTS) + len(PROBES) == len({*FAULTS, *PROBES})
 
 
 @pytest.mark.parametrize("pair", pairs(), ids=named)
 def test_the_input_is_sensitive(pair: tuple[Fault, str]) -> None:
     fault, dtype = pair
-    assert fault.sensitivity(fault.cell(dtype)) >= 10.0
+    assert fault.sensitivity(fault.cell(dtype)) >= ENOUGH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [64, 128, 272, 544])
+def test_there_is_a_sensitive_input_at_every_block(block: int) -> None:
+    for fault, dtype in pairs():
+        if fault.runs_at(block):
+            assert fault.sensitivity(fault.sensitive_cell(dtype, block)) >= ENOUGH, (fault.name, dtype)
+
+
+#: What the faults are about, by a part of their names: none may get lost.
+ABOUT = (
+    "mask-ahead", "mask-behind", "last-block-dropped", "last-tile-dropped", "first-block-twice", "scale-doubled",
+    "k-scale-ignored", "v-scale-ignored", "wrong-gqa-head", "wrong-kv-head", "head-stride-off", "rows-unwritten",
+    "rows-identical", "stale-slot", "window-too-long", "window-too-short", "no-max-subtraction", "causal-mask-dropped",
+    "not-causal", "query-start-off", "table-rows-swapped", "one-wrong-entry", "block-id-of-16-bits",
+    "offset-of-31-bits", "e4m3fn-read-as-fnuz", "fnuz-read-as-e4m3fn", "e4m3-read-as-e5m2", "stored-as-e5m2",
+    "sinks-ignored", "soft-cap-ignored", "merge-outputs-unweighted", "merge-sums-unweighted", "padded-row-gets-in",
+    "slot-off", "into-another-block", "past-the-end", "last-token-skipped", "token-scales-too-small", "rope-dropped",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("about", ABOUT)
+def test_there_is_a_fault_of_each_kind(about: str) -> None:
+    assert any(about in name for name in FAULTS)
+
+
+#: Kernels that write or read a cache, with the KV dtypes that they have code for.
+KERNELS = {
+    "kernel_unified_attention, 2D": {"auto", "fp8", "int8_per_token_head", "fp8_per_token_head"},
+    "kernel_unified_attention, 3D": {"auto", "fp8"},
+    "reduce_segments": {"auto", "fp8"},
+    "kernel_paged_attention_2d": {"auto", "fp8"},
+    "_fwd_kernel": {"auto", "fp8"},
+    "reshape_and_cache_kernel_flash": {"auto", "fp8"},
+    "_reshape_cache_per_token_head": {"int8_per_token_head", "fp8_per_token_head"},
+    "_attn_packed": {"int4_per_token_head"},
+    "_reshape_cache_int4_kernel": {"int4_per_token_head"},
+    "flex_attention mask": {"auto"},
+    "flex_attention template": {"auto"},
+    "latent _fwd_grouped_kernel_stage1": {"auto", "fp8"},
+    "latent _fwd_kernel_stage1": {"auto", "fp8"},
+    "latent _fwd_kernel_stage2": {"auto", "fp8"},
+    "AITER kernel_unified_attention_2d": {"auto", "fp8"},
+    "AITER kernel_unified_attention_3d": {"auto", "fp8"},
+    "AITER reduce_segments": {"auto", "fp8"},
+}
+
+
+def test_each_kernel_is_broken_with_each_kv_dtype() -> None:
+    found: dict[str, set[str]] = {}
+    for fault, dtype in pairs():
+        found.setdefault(fault.kernel, set()).add(dtype)
+    assert found == KERNELS
 
 
 @pytest.mark.slow
@@ -82,7 +132,7 @@ def test_the_fault_is_caught(pair: tuple[Fault, str], run_faulty: Callable[[Cell
     fault, dtype = pair
     if fault.name in _TOO_BIG:
         pytest.skip("its pool is too big for a test: see benchmarks/detection.py")
-    if needs_aiter(fault) and not AITER:
+    if fault.aiter and not AITER:
         pytest.skip("no AITER checkout: CAPMATRIX_TEST_AITER is not set")
     record = run_faulty(fault.cell(dtype))
     assert record.verdict is Verdict.WRONG, (record.verdict, record.reasons)
@@ -94,7 +144,7 @@ def unbroken() -> list[Cell]:
     """The cells that the faults are seeded in, each once."""
     cells = {}
     for fault, dtype in pairs():
-        if fault.pool_blocks is None and not needs_aiter(fault):
+        if fault.pool_blocks is None and not fault.aiter:
             cell = msgspec.structs.replace(fault.cell(dtype), drafter="none")
             cells[codec.encode(cell)] = cell
     return list(cells.values())

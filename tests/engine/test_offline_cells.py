@@ -123,6 +123,25 @@ def test_flex_attention_is_inductors_template_for_the_architecture(run: Run, tar
     assert (attention.lds_bytes or 0) > 0 and (attention.vgprs or 0) > 0
 
 
+def test_flex_attention_out_of_lds_is_compiled_again_without_pipelining(run: Run) -> None:
+    """As Inductor does: with two stages it needs 73,728 bytes, of which gfx942 has 65,536 and gfx950 163,840."""
+    stages = {}
+    for target in ("offline:gfx942", "offline:gfx950"):
+        record = run(target, "FLEX_ATTENTION", 128, "auto", "verify", geometry=Geometry(4, 4, 128))
+        assert record.verdict is Verdict.PASS, record.reasons
+        (attention,) = [k for k in record.route if k.phase == "forward"]
+        stages[target] = attention.num_stages
+        assert 0 < (attention.lds_bytes or 0) <= 65536 or target == "offline:gfx950"
+    assert stages == {"offline:gfx942": 1, "offline:gfx950": 2}
+
+
+def test_flex_attention_beyond_the_lds_is_an_error_that_says_so(run: Run) -> None:
+    wide = Geometry(4, 4, 256)
+    record = run("offline:gfx942", "FLEX_ATTENTION", 128, "auto", "verify", geometry=wide, dtype="float32")
+    assert (record.verdict, record.phase) == (Verdict.ERROR, Phase.COMPILE)
+    assert "shared memory, Required: 131072, Hardware limit: 65536" in record.reasons[0]
+
+
 def test_attention_that_pytorch_computes_is_not_called_compiled(run: Run) -> None:
     record = run("offline:gfx942", "TURBOQUANT", 16, "turboquant_k8v4", "prefill")
     assert record.verdict is Verdict.UNVERIFIED

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from capmatrix import paths
-from capmatrix.cell import Phase, Rung, Verdict
+from capmatrix.cell import Flag, Phase, Rung, Verdict
 from capmatrix.pair import Pair, PairRecord
 from capmatrix.pairs import pairfile
 from capmatrix.pairs.pairfile import PairMatrix, Product
@@ -220,6 +220,43 @@ def test_calls_are_compiled_at_the_resolved_block(ask: Ask) -> None:
     assert target.canary is not None and target.canary.ok is True
 
 
+def test_sparse_layers_are_called_with_their_indexer(ask: Ask) -> None:
+    """``MiniMaxM3SparseAttention._run_attention`` on ROCm: both halves are Triton's, the write before it is native."""
+    record = ask(SEED, batches=("decode",), target_backend="TRITON_ATTN", drafter_backend="TRITON_ATTN", block_size=128)
+    assert (record.verdict, record.rung, record.uncalled) == (Verdict.PASS, Rung.COMPILED, ())
+    assert [run.backend for run in record.runs] == ["TRITON_ATTN", "MINIMAX_M3_SPARSE", "TRITON_ATTN"]
+    sparse = record.runs[1]
+    assert (sparse.role, sparse.kernel_block, sparse.flags) == ("target", 128, (Flag.STAND_IN,))
+    kernels = {kernel.name: kernel.kind for kernel in sparse.route}
+    assert kernels["_C.fused_minimax_m3_qknorm_rope_kv_insert"] == "stand_in"
+    for name in ("_decode_topk_fused_kernel", "_gqa_sparse_decode_kernel", "_merge_topk_attn_out_kernel"):
+        assert kernels[name] == "triton"
+    assert sparse.canary is not None and sparse.canary.ok is True
+
+
+def test_recurrent_layers_are_said_to_be_no_attention(ask: Ask) -> None:
+    hybrid = {"target_model": "qwen3-next-80b", "drafter": "qwen3-next-mtp", "tp": 2}
+    record = ask(hybrid, batches=("decode",), target_backend="TRITON_ATTN", drafter_backend="TRITON_ATTN")
+    assert record.verdict is Verdict.PASS
+    (left,) = record.uncalled
+    assert (left.role, left.backend, left.layers) == ("target", "GDN_ATTN", 6)
+    assert left.reason == "no attention: recurrent states"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
+def test_numbers_of_sparse_layers_are_right(ask: Ask, kv_cache_dtype: str) -> None:
+    """The indexer's choice by its scores, and the attention over the blocks that it chose."""
+    models = {**SEED, "drafter": "minimax-m3-eagle3-gqa", "kv_cache_dtype": kv_cache_dtype}
+    record = ask(models, target="interpreter:gfx950", batches=("decode",), target_backend="TRITON_ATTN", block_size=128)
+    assert (record.verdict, record.rung) == (Verdict.PASS, Rung.INTERPRETED)
+    (sparse,) = [run for run in record.runs if run.backend == "MINIMAX_M3_SPARSE"]
+    parts = {check.part: check for check in sparse.checks}
+    assert parts["forward"].ok and parts["needles"].ok and parts["write"].ok and parts["guard"].ok
+    # One request has more blocks than may be selected, so that the selection decides.
+    assert parts["selection"].ok and parts["selection"].detail.startswith("1 of 4 rows had more blocks than the 16")
+
+
 @pytest.mark.slow
 def test_numbers_are_right_in_a_hybrid_s_pool(ask: Ask) -> None:
     """Both sides over the pages that recurrent states lie on, everything else in the pool a canary."""
@@ -230,6 +267,7 @@ def test_numbers_are_right_in_a_hybrid_s_pool(ask: Ask) -> None:
     )
     assert (record.verdict, record.rung) == (Verdict.PASS, Rung.INTERPRETED)
     assert [run.role for run in record.runs] == ["target", "drafter"]
+    assert [left.backend for left in record.uncalled] == ["GDN_ATTN"]
     for run in record.runs:
         assert run.kernel_block == 560
         assert run.canary is not None and run.canary.ok is True

@@ -1,11 +1,13 @@
 """An engine whose cells do what the pool's fault suite has them do: a cell's block size picks the fault.
 
-``SMALL_DISK`` names a folder that ``FILLS`` fills; without it no cell fills anything.
+``SMALL_DISK`` names a folder that ``FILLS`` fills; without it no cell fills anything. ``EATS_MEMORY`` eats what is
+left of the pool's limit after all but a little of it is taken away.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +44,26 @@ FAULTS: dict[str, Verdict] = {
     "DAEMON_AND_DIES": Verdict.CRASH,
     "SUBPROCESS_AND_HANGS": Verdict.TIMEOUT,
     "FILLS": Verdict.ERROR,
+    "SYS_EXIT_TEXT": Verdict.CRASH,
+    "OS_EXIT_3": Verdict.CRASH,
+    "ALARM": Verdict.CRASH,
+    "EATS_MEMORY": Verdict.ERROR,
+    "COMPILES_MANY": Verdict.TIMEOUT,
+    "MANY_PROCESSES": Verdict.TIMEOUT,
+    "LEAVES_THREAD": Verdict.PASS,
+    "FORKS_ON": Verdict.PASS,
+    "GARBAGE_JSON": Verdict.CRASH,
+    "ENDLESS_LINE": Verdict.CRASH,
+    "NOT_A_RECORD": Verdict.ERROR,
+    "ANOTHER_CELLS_RECORD": Verdict.ERROR,
+    "KILLS_KEEPER": Verdict.CRASH,
+    "STOPS_KEEPER": Verdict.TIMEOUT,
+    "KILLS_SERVER": Verdict.CRASH,
 }
+
+#: What the pool's suite has beyond these: no faults, or such as need several cells or files of their own.
+NOT_FAULTS = {"ENVIRON", "WAITS_FOR_FILE", "LEAVES_FILES", "KILLS_SERVER_ONCE"}
+SEVERAL_CELLS = {"POISON", "DIES_OF_POISON", "DIES_OF_TWO_POISONS"}
 
 
 class Session:
@@ -57,8 +78,12 @@ class Session:
             log.write(f"run {os.getpid()} {codec.cell_id(cell)}\n")
         emit("phase", {"phase": "forward", "detail": "kernel_b"})
         disk = os.environ.get("SMALL_DISK", "")
+        if fault == "EATS_MEMORY":
+            leave_a_little_memory()
         if fault != "FILLS" or disk:
-            fake_engine.ACTIONS[fault](msgspec.structs.replace(cell, drafter=disk), emit)
+            made = fake_engine.ACTIONS[fault](msgspec.structs.replace(cell, drafter=disk), emit)
+            if isinstance(made, Record):
+                return made
         return Record(
             cell_id=codec.cell_id(cell),
             cell=cell,
@@ -67,6 +92,15 @@ class Session:
             phase=Phase.FORWARD,
             environment=self.environment.id,
         )
+
+
+def leave_a_little_memory() -> None:
+    """Lower the limit that the pool has set, so that a machine with little memory survives the test as well."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    assert soft != resource.RLIM_INFINITY, "the pool has set no limit"
+    with open("/proc/self/status") as file:
+        used = next(int(line.split()[1]) << 10 for line in file if line.startswith("VmData:"))
+    resource.setrlimit(resource.RLIMIT_DATA, (min(soft, used + (1 << 27)), hard))
 
 
 def open_session(target: str, switches: dict[str, str], options: dict[str, Any]) -> Session:

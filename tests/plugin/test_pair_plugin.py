@@ -92,3 +92,41 @@ def test_a_mistake_is_one_message(project: Project) -> None:
     assert result.ret == 4
     text = "\n".join(result.errlines + result.outlines)
     assert "did you mean 'minimax-m3-eagle3'" in text and "Traceback" not in text
+
+
+EXPECTED = """\
+[[expect]]
+verdict = "{verdict}"
+target_model = "minimax-m3"
+drafter_backend = "{backend}"
+reason = "known"
+link = "vllm-project/vllm#1"
+"""
+
+
+def test_a_committed_expectation_decides(project: Project) -> None:
+    """A known failure is green; a pass that nobody expects and a refusal in its place are red."""
+    file = written(project, "ROCM_ATTN", "TRITON_ATTN", "ROCM_AITER_FA")
+    folder = project.path / "matrices" / "expectations"
+    folder.mkdir()
+    entries = folder / "together.toml"
+    entries.write_text(EXPECTED.format(verdict="wrong", backend="ROCM_ATTN"))
+    result = run(project, file)
+    assert result.ret == 0
+    result.assert_outcomes(xfailed=1, passed=1, skipped=1)
+    text = "".join(EXPECTED.format(verdict="wrong", backend=name) for name in ("TRITON_ATTN", "ROCM_AITER_FA"))
+    entries.write_text(text)
+    result = run(project, file)
+    assert result.ret == 1
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines_random(
+        ["*unexpected pass, expected wrong (known*", "*unexpected rejected, expected wrong (known*"]
+    )
+
+
+def test_an_unexpected_pair_is_repeated_alone(project: Project) -> None:
+    result = run(project, written(project, "ROCM_ATTN"), "--rerun-unexpected")
+    result.assert_outcomes(failed=1)
+    (found,) = project.read().pairs
+    assert [v.value for v in found.repeats] == ["wrong"] * 3
+    assert found.attempt == 3 and "the same 2 times more" in found.reasons[-1]

@@ -272,8 +272,8 @@ def test_shipped_expectations_load_and_give_reasons() -> None:
 
 
 def test_a_subject_has_every_axis_that_an_entry_may_name() -> None:
-    axes = subject(cell(), record(), environment("offline:gfx942")).axes
-    assert {*axes} == {*expectation_file.MATCHERS, "switches"}
+    axes = subject(cell(), environment("offline:gfx942")).axes
+    assert {*axes} == {*expectation_file.MATCHERS, "switches", "kind"}
 
 
 def test_the_schema_is_in_step() -> None:

@@ -137,11 +137,15 @@ def test_not_run_and_rejected_look_different() -> None:
     assert re.search(r"^\| `TRITON_ATTN` \| not run \| 🚫 rejected <sup>1</sup> \|$", drawn, re.M)
 
 
-def test_footnotes_are_numbered_as_the_entries_say() -> None:
+def test_footnotes_of_a_table_are_numbered_as_its_entries_say() -> None:
     drawn = markdown.render(*samples.seed_run())
-    used = {int(n) for group in re.findall(r"<sup>([\d,]+)</sup>", drawn) for n in group.split(",")}
-    listed = [int(n) for n in re.findall(r"^(\d+)\. ", drawn, re.M)]
-    assert listed == sorted(used) == list(range(1, len(listed) + 1))
+    sections = drawn.split("\n### ")[1:3]
+    assert len(sections) == 2
+    for section in sections:
+        used = {int(n) for group in re.findall(r"<sup>([\d,]+)</sup>", section) for n in group.split(",")}
+        listed = [int(n) for n in re.findall(r"^(\d+)\. ", section, re.M)]
+        assert listed == sorted(used) == list(range(1, len(listed) + 1))
+        assert f"<details><summary>{len(listed)} footnotes</summary>" in section
 
 
 def test_a_long_report_still_fits_a_comment() -> None:

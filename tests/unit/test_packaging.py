@@ -158,6 +158,8 @@ def test_a_wheel_carries_the_matrices(tmp_path: Path) -> None:
     assert {f"capmatrix/_matrices/{p.relative_to('matrices')}" for p in ours} <= held
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "capmatrix").rglob("*.py")}
     assert modules <= held
+    assets = {str(p.relative_to(ROOT)) for p in (ROOT / "capmatrix" / "report" / "page" / "assets").iterdir()}
+    assert assets and assets <= held
     assert not [name for name in held if name.startswith(("tests/", "matrices/"))]
 
     # Run from the wheel alone, away from the checkout.

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from test_pair import made, recorded, refused
 
-from capmatrix.cell import Geometry, Rung, Verdict
+from capmatrix import cli
+from capmatrix.cell import Environment, Geometry, Rung, Verdict
 from capmatrix.commands import pairs as commands_pairs
 from capmatrix.errors import InputError
 from capmatrix.guard.judge import Status
-from capmatrix.pair import GroupFacts, PairRecord, Side, SideFacts
+from capmatrix.pair import GroupFacts, Pair, PairRecord, Side, SideFacts
 from capmatrix.pairs import pair_guard, pairfile
 from capmatrix.selection.defaults import Defaults, Other, Row
 
@@ -115,7 +116,8 @@ def words(**given: object) -> argparse.Namespace:
         "runner": "v1",
         "switch": ["VLLM_ROCM_USE_AITER=1"],
     }
-    return argparse.Namespace(**{**base, **given})
+    least = ["default", "--arch", "gfx942", "--drafter", "minimax-m3-eagle3"]
+    return argparse.Namespace(**{**vars(cli._parser().parse_args(least)), **base, **given})
 
 
 def test_the_words_of_default_make_a_pair() -> None:
@@ -145,3 +147,19 @@ def test_words_that_fit_nothing(change: dict[str, object]) -> None:
 def test_one_pair_has_the_defaults_of_a_file() -> None:
     pair = pairfile.one({"target_model": "llama3.1-8b", "drafter": "eagle3-llama3.1-8b"}, "offline:gfx950")
     assert (pair.tp, pair.block_size, pair.kv_cache_dtype, pair.runner) == (1, None, "auto", "auto")
+
+
+def test_a_block_that_is_not_given_is_said() -> None:
+    assert pair_guard.beside(made()) == "minimax-m3:TRITON_ATTN"
+    assert pair_guard.beside(made(block_size=None)) == "minimax-m3:TRITON_ATTN, no block given"
+
+
+def test_what_two_pairs_say_alike_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_up(pairs: list[Pair], aiter: str) -> tuple[list[PairRecord], dict[str, Environment]]:
+        both = [made(runner="v2"), made(), made(block_size=None)]
+        return [recorded(one) for one in both], {}
+
+    monkeypatch.setattr(commands_pairs, "set_up", set_up)
+    asked = argparse.Namespace(pairs="pairs", arch=["gfx942"], aiter="", tolerance=5.0)
+    findings, _ = commands_pairs.guard(asked, TABLE)
+    assert len(findings) == 2

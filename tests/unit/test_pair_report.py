@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from test_pair import made, recorded, refused
 
 from capmatrix.cell import Environment, Geometry, Verdict
 from capmatrix.errors import InputError
-from capmatrix.pair import PairRecord, Side, SideFacts
-from capmatrix.report import html, markdown, pairs, terminal
+from capmatrix.pair import PairRecord, Side, SideFacts, Uncalled
+from capmatrix.report import markdown, pairs, terminal
 from capmatrix.report.cautions import cautions
 from capmatrix.report.explain import explain
+from capmatrix.report.page import plain
 from capmatrix.report.table import build
 
 RECORDS = [recorded(), refused()]
@@ -62,9 +64,24 @@ def test_equal_footnotes_share_a_number() -> None:
     assert len(table.notes) == 1
 
 
+def test_layers_that_no_call_reached_are_said() -> None:
+    left = recorded(uncalled=(Uncalled("target", "GDN_ATTN", 6, "no attention: recurrent states"),))
+    (table,) = pairs.tables([left])
+    assert table.rows[0].cells[-1] == "pass (compiled) 2/2, 6 layers not called [1]"
+    said = "not called: 6 target layers of GDN_ATTN (no attention: recurrent states)"
+    assert table.notes == ((1, said),)
+    report = build([], {}, {}, (), [left])
+    for text in (terminal.draw(report), markdown.draw(report), plain.draw(report)):
+        assert "GDN_ATTN" in text and "6 layers not called" in text
+    assert said in explain(left.pair_id, [], {}, {}, pairs=[left])
+    failed = msgspec.structs.replace(left, verdict=Verdict.WRONG, reasons=("target: off",))
+    (table,) = pairs.tables([failed])
+    assert table.notes[0][1] == f"at forward: target: off; {said}"
+
+
 def test_every_form_has_the_section() -> None:
     report = build([], {}, {"matrix": "pairs"}, (), RECORDS)
-    for text in (terminal.draw(report), markdown.draw(report), html.draw(report)):
+    for text in (terminal.draw(report), markdown.draw(report), plain.draw(report)):
         assert "Pairs" in text
         assert "TRITON_ATTN (inherited)" in text
         assert "No common block size for 128" in text
@@ -88,7 +105,7 @@ def test_no_pairs_no_section() -> None:
 def test_text_of_records_is_made_harmless() -> None:
     evil = recorded(verdict=Verdict.ERROR, reasons=("<script>alert(1)</script> \x1b[31m | `x`",))
     report = build([], {}, {}, (), [evil])
-    assert "<script>" not in html.draw(report)
+    assert "<script>" not in plain.draw(report)
     assert "\x1b" not in terminal.draw(report) + markdown.draw(report)
 
 

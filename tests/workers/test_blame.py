@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 from fake_engine import cell
 
 from capmatrix import codec
@@ -84,10 +85,20 @@ def test_bisection_is_bounded() -> None:
 
 
 def test_what_is_not_seen_again_is_said() -> None:
-    """A crash that the same cells do not bring back is called that."""
+    """A crash that the same cells do not bring back is called that, and laid at no cell's door."""
     victim = cell("OK")
-    record = blame.investigate(
-        outcome(victim, Verdict.TIMEOUT), [victim], lambda cells: outcome(victim, Verdict.PASS), Limits()
+
+    def reasons(failed: Record, before: list[Cell]) -> tuple[str, ...]:
+        found = blame.investigate(failed, before, lambda cells: outcome(victim, Verdict.PASS), Limits())
+        assert found.verdict is Verdict.PASS
+        return found.reasons[1:]
+
+    assert reasons(outcome(victim, Verdict.CRASH), [victim]) == (
+        "once, after 1 other cell in one worker: crash (it is crash)",
+        "not seen again, neither alone nor after the same 1 other cell",
     )
-    assert record.verdict is Verdict.PASS
-    assert record.reasons[-1] == "not seen again with the same 1 cells before it"
+    slow = msgspec.structs.replace(outcome(victim, Verdict.TIMEOUT), phase=Phase.COMPILE)
+    once, again = reasons(slow, [victim, victim])
+    assert once == "once, after 2 other cells in one worker: timeout (it is timeout)"
+    assert again.startswith("not seen again, neither alone nor after the same 2 other cells; what was compiled by then")
+    assert not any("what was compiled" in r for r in reasons(outcome(victim, Verdict.TIMEOUT), [victim]))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 
-from capmatrix.cell import Cell, Geometry, Role
-
 from . import effects as e
-from .models import Effect, each, lost, overflowing, sensitivity, write_sensitivity
+from .aiters import aiter_faults
+from .fault import CAPPED, SINKS, TINY, WINDOWED, Fault
+from .flexes import BY_PYTORCH, flex_faults
+from .latent import latent_faults
+from .models import Effect, each, lost, overflowing
+from .packed import packed_faults
 from .patching import Edit
 
 UNIFIED = "vllm.v1.attention.ops.triton_unified_attention"
@@ -19,74 +21,6 @@ BACKEND = "vllm.v1.attention.backends.triton_attn"
 PAGED = "vllm.v1.attention.ops.chunked_prefill_paged_decode"
 PREFIX = "vllm.v1.attention.ops.prefix_prefill"
 WRITER = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
-AITER = "aiter.ops.triton._triton_kernels.attention.unified_attention"
-
-#: Small enough for the interpreter, with two heads to a KV head and two KV heads.
-SMALL = Geometry(4, 2, 64)
-WINDOW = 32
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One seeded fault.
-
-    ``kernel`` names what is broken; ``part`` is the check that must fail: ``forward`` (or ``needles``), ``write`` or
-    ``guard``. A guard's bound is nothing at all, so any change is beyond ten times it. ``pool_blocks``: manager
-    blocks that the cell's pool must have.
-    """
-
-    name: str
-    kernel: str
-    edits: tuple[Edit, ...]
-    effect: Effect | None
-    backend: str
-    block_size: int
-    batch: str
-    kv_cache_dtypes: tuple[str, ...] = ("auto", "fp8")
-    geometry: Geometry = SMALL
-    target: str = "interpreter:gfx942"
-    part: str = "forward"
-    pool_blocks: int | None = None
-    k: int = 2
-
-    def cell(self, kv_cache_dtype: str, block_size: int | None = None) -> Cell:
-        """The cell in which the fault shows. Its ``drafter`` names the fault to the engine that seeds it."""
-        return Cell(
-            target=self.target,
-            backend=self.backend,
-            block_size=block_size or self.block_size,
-            kv_cache_dtype=kv_cache_dtype,
-            drafter=self.name,
-            tp=1,
-            role=Role.DRAFTER,
-            method="eagle3",
-            geometry=self.geometry,
-            num_speculative_tokens=self.k,
-            batch=self.batch,
-            lengths="short",
-        )
-
-    def sensitivity(self, cell: Cell) -> float:
-        """How many times its bound the fault moves the exact result of ``cell``."""
-        if self.effect is None:
-            return math.inf
-        return write_sensitivity(cell, self.effect) if self.part == "write" else sensitivity(cell, self.effect)
-
-
-def _windowed(fault: Fault) -> Fault:
-    return replace(fault, geometry=replace_window(fault.geometry))
-
-
-def replace_window(geometry: Geometry) -> Geometry:
-    """The geometry with the faults' sliding window."""
-    return Geometry(geometry.num_heads, geometry.num_kv_heads, geometry.head_size, sliding_window=WINDOW)
-
-
-SINKS = Geometry(4, 2, 64, sinks=True)
-CAPPED = Geometry(4, 2, 64, logits_soft_cap=30.0)
-WINDOWED = replace_window(SMALL)
-#: One KV head of the least size, for pools of very many blocks.
-TINY = Geometry(2, 1, 32)
 
 
 def _unified(name: str, function: str, old: str, new: str, effect: Effect, batch: str, **more: object) -> Fault:
@@ -100,7 +34,7 @@ def _unified(name: str, function: str, old: str, new: str, effect: Effect, batch
 
 
 def _paged(name: str, old: str, new: str, effect: Effect, batch: str = "decode", **more: object) -> Fault:
-    edit = Edit(PAGED, "kernel_paged_attention_2d", old, new)
+    edit = Edit(PAGED, str(more.pop("function", "kernel_paged_attention_2d")), old, new)
     return Fault(f"paged-{name}", "kernel_paged_attention_2d", (edit,), effect, "ROCM_ATTN", 64, batch, **more)  # type: ignore[arg-type]
 
 
@@ -122,22 +56,14 @@ def _writer(name: str, old: str, new: str, effect: Effect | None, part: str = "w
 
 
 _FP8 = ("fp8",)
-_OTHER_FP8 = {"interpreter:gfx942": torch.float8_e4m3fn, "interpreter:gfx950": torch.float8_e4m3fnuz}
 _KERNEL = "kernel_unified_attention"
 _TABLE_ENTRY = "block_tables_ptr + block_table_offset + seq_offset // BLOCK_SIZE\n        ).to(tl.int64)\n\n"
 _VIEWED = "key_cache = key_cache.view(self.fp8_dtype)\n            value_cache = value_cache.view(self.fp8_dtype)"
+_FP8_VIEW = "target_dtype = current_platform.fp8_dtype()"
 _STORE = (
     "                output_ptr + output_offset,\n                acc,\n"
     "                mask=dim_mask[None, :] & query_mask_0[:, None]"
 )
-
-
-def _one(x: object) -> float:
-    return 1.0
-
-
-def _unscaled(name: str) -> object:
-    return lambda w: 1.0 / w.scales[name]
 
 
 def _unified_faults() -> list[Fault]:
@@ -160,9 +86,9 @@ def _unified_faults() -> list[Fault]:
             ("scale-doubled", UNIFIED, _KERNEL, "    score_scale = scale\n", "    score_scale = scale * 2.0\n",
              e.scaled(2.0), {}),
             ("k-scale-ignored", UNIFIED, _KERNEL, "K = _cast_kv_tile(K_load, Q, k_scale, KV_QUANT_MODE)",
-             "K = K_load.to(Q.dtype)", e.stored_times(_unscaled("k"), _one), {"kv_cache_dtypes": _FP8}),
+             "K = K_load.to(Q.dtype)", e.stored_times(e.unscaled("k"), e.one), {"kv_cache_dtypes": _FP8}),
             ("v-scale-ignored", UNIFIED, _KERNEL, "V = _cast_kv_tile(V_load, Q, v_scale, KV_QUANT_MODE)",
-             "V = V_load.to(Q.dtype)", e.stored_times(_one, _unscaled("v")), {"kv_cache_dtypes": _FP8}),
+             "V = V_load.to(Q.dtype)", e.stored_times(e.one, e.unscaled("v")), {"kv_cache_dtypes": _FP8}),
             ("wrong-gqa-head", UNIFIED, _KERNEL,
              "query_offset_1 = kv_head_idx * num_queries_per_kv + offs_m % num_queries_per_kv",
              "query_offset_1 = kv_head_idx + offs_m % num_queries_per_kv * (num_query_heads // num_queries_per_kv)",
@@ -237,8 +163,14 @@ def _unified_faults() -> list[Fault]:
         _unified("padded-row-gets-in", "TritonAttentionImpl.forward", "q=query[:num_actual_tokens],",
                  "q=torch.cat((query[-1:], query[1:num_actual_tokens])),", e.first_row_is_nan, "padded",
                  module=BACKEND),
-        _unified("e4m3-of-the-other-kind", "TritonAttentionImpl.forward", _VIEWED,
+        _unified("fnuz-read-as-e4m3fn", "TritonAttentionImpl.forward", _VIEWED,
                  _VIEWED.replace("self.fp8_dtype", "torch.float8_e4m3fn"), e.read_as(torch.float8_e4m3fn), "verify",
+                 module=BACKEND, kv_cache_dtypes=_FP8),
+        _unified("e4m3fn-read-as-fnuz", "TritonAttentionImpl.forward", _VIEWED,
+                 _VIEWED.replace("self.fp8_dtype", "torch.float8_e4m3fnuz"), e.read_as(torch.float8_e4m3fnuz), "verify",
+                 module=BACKEND, kv_cache_dtypes=_FP8, target="interpreter:gfx950"),
+        _unified("e4m3-read-as-e5m2", "TritonAttentionImpl.forward", _VIEWED,
+                 _VIEWED.replace("self.fp8_dtype", "torch.float8_e5m2"), e.read_as(torch.float8_e5m2), "decode",
                  module=BACKEND, kv_cache_dtypes=_FP8),
         _unified("block-id-of-16-bits", _KERNEL, _TABLE_ENTRY, _TABLE_ENTRY.rstrip() + " & 0xFFFF\n\n",
                  e.top_block_is_another, "verify", geometry=TINY, pool_blocks=(1 << 16) + 40),
@@ -270,10 +202,10 @@ def _rocm_faults() -> list[Fault]:
         _paged("scale-doubled", "qk = scale * tl.dot(Q, K)", "qk = 2.0 * scale * tl.dot(Q, K)", e.scaled(2.0)),
         _paged("k-scale-ignored", "K = (K_load.to(tl.float32) * tl.load(k_scale)).to(Q.dtype)",
                "K = K_load.to(Q.dtype)",
-               e.stored_times(_unscaled("k"), _one), **ignored),
+               e.stored_times(e.unscaled("k"), e.one), **ignored),
         _paged("v-scale-ignored", "V = (V_load.to(tl.float32) * tl.load(v_scale)).to(Q.dtype)",
                "V = V_load.to(Q.dtype)",
-               e.stored_times(_one, _unscaled("v")), **ignored),
+               e.stored_times(e.one, e.unscaled("v")), **ignored),
         _paged("wrong-kv-head", "+ kv_head_idx * stride_k_cache_1", "+ (1 - kv_head_idx) * stride_k_cache_1",
                e.heads_flipped(True, False)),
         _paged("wrong-query-heads", "kv_head_idx * num_queries_per_kv + tl.arange(",
@@ -293,6 +225,8 @@ def _rocm_faults() -> list[Fault]:
         _paged("previous-requests-table", "block_table_offset = seq_idx * block_table_stride",
                "block_table_offset = tl.maximum(seq_idx - 1, 0) * block_table_stride",
                e.other_requests_blocks(lambda i, n: max(i - 1, 0))),
+        _paged("e4m3-read-as-e5m2", _FP8_VIEW, "target_dtype = torch.float8_e5m2", e.read_as(torch.float8_e5m2),
+               function="chunked_prefill_paged_decode", **ignored),
         _prefix("causal-mask-dropped", "attn_mask = valid_kv & (offs_m[:, None] >= (start_n + offs_n[None, :]))",
                 "attn_mask = valid_kv", each(e.every_key)),
         _prefix("mask-behind", "(offs_m[:, None] >= (start_n + offs_n[None, :]))",
@@ -306,10 +240,12 @@ def _rocm_faults() -> list[Fault]:
                 e.scaled(8.0), "prefill"),
         _prefix("k-scale-ignored", "k = (k_load.to(tl.float32) * tl.load(k_scale)).to(q.dtype)",
                 "k = k_load.to(q.dtype)",
-                e.stored_times(_unscaled("k"), _one, context_only=True), **ignored),
+                e.stored_times(e.unscaled("k"), e.one, context_only=True), **ignored),
         _prefix("v-scale-ignored", "v = (v_load.to(tl.float32) * tl.load(v_scale)).to(q.dtype)",
                 "v = v_load.to(q.dtype)",
-                e.stored_times(_one, _unscaled("v"), context_only=True), **ignored),
+                e.stored_times(e.one, e.unscaled("v"), context_only=True), **ignored),
+        _prefix("fnuz-read-as-e4m3fn", _FP8_VIEW, "target_dtype = torch.float8_e4m3fn",
+                e.read_as(torch.float8_e4m3fn, context_only=True), function="context_attention_fwd", **ignored),
         _prefix("wrong-gqa-head", "cur_kv_head = cur_head // num_queries_per_kv",
                 "cur_kv_head = cur_head % num_queries_per_kv",
                 each(e.kv_head_modulo)),
@@ -368,33 +304,6 @@ def _writer_faults() -> list[Fault]:
     ]  # fmt: skip
 
 
-def _aiter_faults() -> list[Fault]:
-    found = []
-    for suffix, batch in (("2d", "verify"), ("3d", "long_decode")):
-        kernel = f"kernel_unified_attention_{suffix}"
-        found += [
-            Fault(f"aiter-{name}-{suffix}", f"AITER {kernel}", (Edit(AITER, kernel, old, new),), effect,
-                  "ROCM_AITER_UNIFIED_ATTN", 64, batch, target="interpreter:gfx950", **more)
-            for name, old, new, effect, more in (
-                ("mask-behind", "seq_mask = seq_offset[None, :] < context_len + query_pos[:, None] + 1",
-                 "seq_mask = seq_offset[None, :] < context_len + query_pos[:, None]", each(e.behind), {}),
-                ("first-block-twice", "block_tables_ptr + block_table_offset + seq_offset // BLOCK_SIZE",
-                 "block_tables_ptr + block_table_offset + tl.maximum(seq_offset // BLOCK_SIZE - 1, 0)",
-                 each(e.predecessor_block), {}),
-                ("scale-doubled", "qk_scale = scale * RCP_LN2", "qk_scale = 2.0 * scale * RCP_LN2", e.scaled(2.0), {}),
-                ("k-scale-ignored",
-                 "k_descale = tl.load(k_descale_ptr)" if suffix == "2d" else "k_scale = tl.load(k_descale_ptr)",
-                 "k_descale = 1.0" if suffix == "2d" else "k_scale = 1.0",
-                 e.stored_times(_unscaled("k"), _one), {"kv_cache_dtypes": _FP8}),
-                ("v-of-other-head", "+ kv_head_idx * stride_v_cache_2", "+ (1 - kv_head_idx) * stride_v_cache_2",
-                 e.heads_flipped(False, True), {}),
-                ("stale-slot", "seq_len = tl.load(seq_lens_ptr + seq_idx)",
-                 "seq_len = tl.load(seq_lens_ptr + seq_idx) + 1", each(e.one_more_stale_slot), {}),
-            )
-        ]  # fmt: skip
-    return found
-
-
 def _probes() -> list[Fault]:
     """Not wrong numbers but what else a kernel may do: their cells end as their tests say."""
     scale = "softmax_scale=self.scale,"
@@ -420,8 +329,8 @@ def _probes() -> list[Fault]:
     ]
 
 
-PROBES: dict[str, Fault] = {fault.name: fault for fault in _probes()}
+PROBES: dict[str, Fault] = {fault.name: fault for fault in (*_probes(), BY_PYTORCH)}
 
-FAULTS: dict[str, Fault] = {
-    fault.name: fault for fault in (*_unified_faults(), *_rocm_faults(), *_writer_faults(), *_aiter_faults())
-}
+_ALL = (_unified_faults, _rocm_faults, _writer_faults, packed_faults, latent_faults, flex_faults, aiter_faults)
+
+FAULTS: dict[str, Fault] = {fault.name: fault for faults in _ALL for fault in faults()}

@@ -97,6 +97,16 @@ def predecessor_block(w: World, call: Call) -> Call:
     return replace(call, k=call.k[source], v=call.v[source])
 
 
+def one(w: World) -> float:
+    """As it is."""
+    return 1.0
+
+
+def unscaled(name: str) -> Callable[[World], float]:
+    """What takes the scale of ``k`` or ``v`` off again."""
+    return lambda w: 1.0 / w.scales[name]
+
+
 def scaled(factor: float) -> Effect:
     """Logits times ``factor``."""
     return each(lambda w, call: replace(call, scale=call.scale * factor))
@@ -258,22 +268,17 @@ def first_new_key_twice(w: World, call: Call) -> Call:
     return replace(longer, mask=mask)
 
 
-def read_as(other: torch.dtype) -> Effect:
+def read_as(other: torch.dtype, context_only: bool = False) -> Effect:
     """Codes of the cache are read in another FP8 type."""
 
-    def effect(w: World) -> list[torch.Tensor]:
-        return [
-            exact(
-                replace(
-                    call,
-                    k=reread(call.k, w.stored, other, w.scales["k"]),
-                    v=reread(call.v, w.stored, other, w.scales["v"]),
-                )
-            )
-            for call in w.calls
-        ]
+    def change(w: World, call: Call) -> Call:
+        end = call.length - call.new if context_only and call.new > 1 else call.length
+        read = {}
+        for name, x in (("k", call.k), ("v", call.v)):
+            read[name] = torch.cat((reread(x[:end], w.stored, other, w.scales[name]), x[end:]))
+        return replace(call, **read)
 
-    return effect
+    return each(change)
 
 
 def not_rescaled(tile: Tile, **what: bool) -> Effect:

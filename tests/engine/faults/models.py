@@ -107,6 +107,9 @@ def as_stored(x: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor
 
 def stored_of(cell: Cell, x: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
     """``x`` (length, KV heads, size) as the cell's cache gives it back."""
+    if cell.kv_cache_dtype.startswith("int4"):
+        codes, zero, scales = int4(x)
+        return (codes - zero) * scales
     if cell.kv_cache_dtype.endswith("per_token_head"):
         codes, scales = per_token_head(cell, x)
         return codes * scales
@@ -123,11 +126,23 @@ def per_token_head(cell: Cell, x: torch.Tensor, largest: float | None = None) ->
     return (codes.round() if top == 127.0 else codes.float().to(fp8).double()), scales
 
 
+def int4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes of 4 bits of ``x`` (length, KV heads, size), zero points and scales (length, KV heads, 1)."""
+    x = x.double()
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    scales = ((high - low) / 15.0).clamp_min(1e-6)
+    zero = (-low / scales).round().clamp(0.0, 15.0)
+    return (x / scales + zero).round().clamp(0.0, 15.0), zero, scales
+
+
 def budget(w: World) -> reference.Rounding:
     """The cell's budget, as the judge derives it."""
     model = getattr(torch, w.cell.dtype)
     if w.cell.kv_cache_dtype.endswith("per_token_head"):
-        return reference.rounding(model, model, model)
+        found = reference.rounding(model, model, model)
+        if w.cell.kv_cache_dtype.startswith("int4"):
+            found = found._replace(q=reference.unit_roundoff(model), out=2 * found.out)
+        return found
     compute = w.stored if quantised_query(w.cell) else model
     scales = {"k_scale": w.scales["k"], "v_scale": w.scales["v"]} if w.stored is not model else {}
     return reference.rounding(compute, w.stored, model, **scales, top_exact=True)
@@ -158,7 +173,9 @@ def write_sensitivity(cell: Cell, effect: Effect) -> float:
     effects = effect(w)
     for index, (k, v) in enumerate(zip(w.values.k, w.values.v, strict=True)):
         for wanted, name, broken in ((k, "k", effects[2 * index]), (v, "v", effects[2 * index + 1])):
-            if cell.kv_cache_dtype.endswith("per_token_head"):
+            if cell.kv_cache_dtype.startswith("int4"):
+                half = int4(wanted)[2] / 2 + torch.finfo(wanted.dtype).eps * wanted.double().abs()
+            elif cell.kv_cache_dtype.endswith("per_token_head"):
                 half = per_token_head(cell, wanted)[1] / 2 * torch.ones(cell.geometry.head_size)
             else:
                 info = torch.finfo(w.stored)

@@ -1,7 +1,8 @@
-"""Break a function of an installed package by editing its source text, and mend it again."""
+"""Break a function or an Inductor template of an installed package by editing its source text, and mend it again."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import inspect
@@ -13,7 +14,10 @@ from typing import Any, NamedTuple
 
 
 class Edit(NamedTuple):
-    """Replace ``old`` by ``new`` in the source of ``function`` (or ``Class.method``) of ``module``, wherever it is."""
+    """Replace ``old`` by ``new`` in the source of ``function`` of ``module``, wherever it is.
+
+    It is a function, a ``Class.method``, a Triton kernel, or a template that Inductor renders kernels from.
+    """
 
     module: str
     function: str
@@ -45,9 +49,25 @@ def edited(edits: tuple[Edit, ...]) -> Iterator[None]:
 
 
 def source(module: str, function: str) -> str:
-    """The source text of a function or Triton kernel, from its decorators on."""
+    """The source text of a function or Triton kernel, from its decorators on, or of an Inductor template."""
     found = _find(module, function)
+    if _is_template(found):
+        return _template_source(module, function)
     return textwrap.dedent(inspect.getsource(getattr(found, "fn", found)))
+
+
+def _is_template(found: Any) -> bool:
+    return hasattr(found, "_template_from_string")
+
+
+def _template_source(module: str, name: str) -> str:
+    """The text that ``name = TritonTemplate(..., source=...)`` was given: Inductor keeps what it parsed alone."""
+    home = importlib.import_module(module)
+    for node in ast.parse(inspect.getsource(home)).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and isinstance(node.value, ast.Call):
+            given = next(keyword.value for keyword in node.value.keywords if keyword.arg == "source")
+            return str(eval(ast.unparse(given), vars(home)))
+    raise PatternGone(f"{module} makes no template {name}")
 
 
 def _find(module: str, function: str) -> Any:
@@ -62,6 +82,9 @@ def _replace(module: str, function: str, text: str) -> Any:
     home = importlib.import_module(module)
     owner, _, name = function.rpartition(".")
     old = _find(module, function)
+    if _is_template(old):
+        parsed, old.template = old.template, old._template_from_string(text)
+        return lambda: setattr(old, "template", parsed)
     file = f"<edited {module}.{function}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     bound = name in home.__dict__

@@ -1,0 +1,1 @@
+"""The support table as one self-contained, interactive HTML page."""

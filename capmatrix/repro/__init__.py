@@ -1,0 +1,1 @@
+"""Reproductions and bug reports: text made from a record, for people who have vLLM and PyTorch and not capmatrix."""
