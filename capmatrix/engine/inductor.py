@@ -24,13 +24,15 @@ from .shims import note
 def traced() -> Iterator[None]:
     """Within, Dynamo traces: the environment switches it off for all else, as PyTorch's own operators say nothing.
 
-    What the compiler raises comes out as it was, not in Dynamo's wrapping, whose first line does not tell it.
+    What the compiler raises comes out as it was, not in Dynamo's wrapping, whose first line does not tell it. A GPU
+    build of PyTorch would save its GPU's random state first; there is none, whatever the stand-ins count.
     """
     from torch._dynamo.exc import BackendCompilerFailed
 
     with (
         mock.patch.dict(os.environ, {"TORCHDYNAMO_DISABLE": "0"}),
         mock.patch.object(torch._dynamo.config, "disable", False),
+        mock.patch.object(torch.cuda, "is_available", lambda: False),
     ):
         try:
             yield

@@ -162,3 +162,17 @@ def test_a_buffer_of_generated_code_has_bands() -> None:
         bands.raw(near).copy_(bands.raw(before))
         assert not bands.bands_changed(banded)
     assert bands.empty("nothing", (0,), (1,), torch.float32).numel() == 0
+
+
+def test_a_gpu_build_of_pytorch_is_not_asked_for_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo saves a GPU's random state first; stand-ins count one GPU, and there is none."""
+
+    def no_driver(*args: object) -> object:
+        raise RuntimeError("Found no driver")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", no_driver)
+    torch._dynamo.reset()
+    with inductor.traced():
+        assert torch.compile(torch.cos, backend="eager")(torch.zeros(2)).tolist() == [1, 1]
+    assert torch.cuda.is_available()
