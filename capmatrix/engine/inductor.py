@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses import fake_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .shims import note
@@ -66,6 +67,8 @@ def gpu_build_of_torch() -> Iterator[None]:
         (torch.cuda, "_exchange_device", lambda device: 0),
         (torch.cuda, "_maybe_exchange_device", lambda device: 0),
         (torch.cuda, "set_device", lambda device: None),
+        # torch 2.11 makes a real tensor there before the first fake one.
+        (fake_tensor, "init_gpu_context", lambda device: None),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, answer in answers:
