@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 
 from capmatrix.cell import Cell, Geometry, Record, Role
 from capmatrix.workers.pool import Pool
+
+# References are many small operators: beside other tests, threads of one would wait for each other. Read by torch once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 #: MiniMax-M3's EAGLE3 drafter at TP 4, and the same with few heads for the interpreter.
 WHOLE = Geometry(16, 16, 128)
