@@ -18,6 +18,7 @@ from test_pair import recorded, refused
 
 from capmatrix import cli
 from capmatrix.cell import Check, Flag, Phase, Record, Verdict
+from capmatrix.commands.written import BEGIN, END
 from capmatrix.store import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,8 +85,9 @@ def product_words(words: list[str]) -> list[str] | None:
 
 
 def inline(text: str) -> list[str]:
-    """What stands in code spans and names a command: ``capmatrix report RUN --format md``."""
-    prose = re.sub(r"^( *)(```+).*?^ *\2", "", text, flags=re.MULTILINE | re.DOTALL)
+    """What stands in code spans and names a command: ``capmatrix report RUN --format md``; not in a table of records."""
+    written = re.sub(rf"^{BEGIN}$.*?^{END}$", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^( *)(```+).*?^ *\2", "", written, flags=re.MULTILINE | re.DOTALL)
     return [found for found in re.findall(r"`([^`\n]+)`", prose) if re.match(r"capmatrix [a-z]", found)]
 
 
