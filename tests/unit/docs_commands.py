@@ -85,7 +85,7 @@ def product_words(words: list[str]) -> list[str] | None:
 
 
 def inline(text: str) -> list[str]:
-    """What stands in code spans and names a command: ``capmatrix report RUN --format md``; not in a table of records."""
+    """What stands in code spans and names a command: ``capmatrix report RUN --format md``; not in a run's table."""
     written = re.sub(rf"^{BEGIN}$.*?^{END}$", "", text, flags=re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^( *)(```+).*?^ *\2", "", written, flags=re.MULTILINE | re.DOTALL)
     return [found for found in re.findall(r"`([^`\n]+)`", prose) if re.match(r"capmatrix [a-z]", found)]
