@@ -152,7 +152,7 @@ def unbroken() -> list[Cell]:
 
 
 def one_by_one() -> list[Any]:
-    """``unbroken`` for the test: packed int4 was ``wrong`` once, in a whole run of the tests, and right in every other."""
+    """``unbroken`` for the test: packed int4 was ``wrong`` in one whole run of the tests, and right elsewhere."""
     reason = "int4_per_token_head was wrong in one whole run of the tests, for a cause not found yet"
     return [
         pytest.param(
