@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -153,9 +155,8 @@ def unbroken() -> list[Cell]:
 @pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize("cell", unbroken(), ids=codec.cell_id)
-def test_without_a_fault_the_same_cell_passes(cell: Cell, pool: Pool) -> None:
-    """In workers that never ran a fault: some of a broken int4 kernel outlives its edit there."""
-    record = pool.run(cell)
+def test_without_a_fault_the_same_cell_passes(cell: Cell, run_faulty: Callable[[Cell], Record]) -> None:
+    record = run_faulty(cell)
     assert record.verdict is Verdict.PASS, record.reasons
 
 
@@ -201,6 +202,16 @@ def test_an_edit_is_in_place_within_and_undone_after(monkeypatch: pytest.MonkeyP
         assert (example(1), patching.imported_too(1), Thing().twice(1)) == (3, 3, 3)  # type: ignore[attr-defined]
     assert (example(1), patching.imported_too(1), Thing().twice(1)) == (2, 2, 2)  # type: ignore[attr-defined]
     assert "twice" not in globals()
+
+
+def test_a_module_first_imported_within_an_edit_is_mended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM imports int4's kernels on first use: a fault in a helper of theirs stayed with them."""
+    late = ModuleType("imported_late")
+    with edited((Edit(__name__, "example", "x + 1", "x + 2"),)):
+        late.example = example  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, late.__name__, late)
+        assert late.example(1) == 3
+    assert late.example is example and late.example(1) == 2
 
 
 def test_an_edit_that_finds_nothing_is_an_error() -> None:

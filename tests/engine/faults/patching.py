@@ -99,16 +99,13 @@ def _replace(module: str, function: str, text: str) -> Any:
         cls = _find(module, owner)
         setattr(cls, name, new)
         return lambda: setattr(cls, name, old)
-    places = [
-        (other, key)
-        for other in list(sys.modules.values())
-        for key, value in list(getattr(other, "__dict__", {}).items())
-        if value is old
-    ]
+    _swap(old, new)
+    return lambda: _swap(new, old)
 
-    def put(what: Any) -> None:
-        for other, key in places:
-            setattr(other, key, what)
 
-    put(new)
-    return lambda: put(old)
+def _swap(was: Any, now: Any) -> None:
+    """Wherever a module has ``was``, also one that was first imported within an edit, it has ``now``."""
+    for other in list(sys.modules.values()):
+        for key, value in list(getattr(other, "__dict__", {}).items()):
+            if value is was:
+                setattr(other, key, now)
