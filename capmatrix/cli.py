@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
-from .commands import bisect, compare, expect, guard, plot, recommend, repro, selection
+from .commands import bisect, compare, expect, guard, inputs, plot, recommend, repro, selection
 from .errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, CapmatrixError, InputError
 from .paths import DEFAULT_MATRIX, matrix_path
 
@@ -155,20 +155,20 @@ def report(arguments: argparse.Namespace, extra: list[str]) -> int:
 
     if selection.is_table(arguments.runs):
         return selection.report_table(arguments)
-    named = _named(arguments.runs)
-    found, output, in_section = _merged(named), arguments.output, False
+    output, in_section = arguments.output, False
     if arguments.format == "json":
         from .codec import printed
 
-        text = printed(found) + "\n"
+        text = printed(_read(arguments.runs)) + "\n"
     elif arguments.format == "html":
         from .report.page import render
 
-        text = render.render(named)
+        text = render.render([(inputs.stem(path), inputs.read(path)) for path in arguments.runs])
     else:
         from .report import dialect, markdown
         from .report.table import build
 
+        found = _read(arguments.runs)
         built = build(found.records, found.environments, found.header, found.started, found.pairs)
         in_section = written.has_section(output)
         how = dialect.MKDOCS if arguments.format == "mkdocs" else dialect.GITHUB
@@ -211,26 +211,9 @@ def bundle(arguments: argparse.Namespace, extra: list[str]) -> int:
 
 
 def _read(paths: Sequence[str]) -> Run:
-    return _merged(_named(paths))
-
-
-def _named(paths: Sequence[str]) -> list[tuple[str, Run]]:
-    """The runs of files, each with its file's name; what is wrong with one is told on standard error."""
-    from .store import read
-
-    named = []
-    for path in paths:
-        run = read(path)
-        named.append((Path(path).name.removesuffix(".gz").removesuffix(".jsonl"), run))
-        for problem in run.problems:
-            print(f"capmatrix: {path}: {problem}", file=sys.stderr)
-    return named
-
-
-def _merged(named: Sequence[tuple[str, Run]]) -> Run:
     from .store import merge
 
-    return named[0][1] if len(named) == 1 else merge([run for _, run in named])
+    return merge([inputs.read(path) for path in paths])
 
 
 def _plugin_name() -> str:

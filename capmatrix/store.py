@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, cast
 
 import msgspec
@@ -183,8 +183,16 @@ def _lines(stream: IO[bytes], path: object) -> Iterator[tuple[int, bytes | None]
         yield number, line
 
 
+def created(header: Mapping[str, Any]) -> str:
+    """When a run was made, as its header says; "" where it does not."""
+    stated = (header.get(key) for key in ("created", "started_at", "created_at"))
+    return next((text for text in stated if isinstance(text, str) and text), "")
+
+
 def merge(runs: Sequence[Run]) -> Run:
-    """One run of several: per cell the highest attempt, a later run winning ties; the first header."""
+    """One run of several: per cell the highest attempt, a later run winning ties; the first header. One is itself."""
+    if len(runs) == 1:
+        return runs[0]
     builder = _Builder()
     for run in runs:
         builder.run.environments.update(run.environments)
@@ -197,7 +205,7 @@ def merge(runs: Sequence[Run]) -> Run:
             builder.begun[name] = max(run.attempts.get(name, 1), builder.begun.get(name, 0))
     merged = builder.result()
     if runs:
-        merged.header = {**runs[0].header, "merged": len(runs)} if len(runs) > 1 else runs[0].header
+        merged.header = {**runs[0].header, "merged": len(runs)}
     done = builder.recorded()
     merged.started = [name for name in merged.started if name not in done]
     return merged

@@ -273,3 +273,8 @@ def under_advertised(record: Record) -> bool:
         and declared_supported(record) is not True
         and _STRENGTH[record.rung] > 0
     )
+
+
+def switch_words(switches: Iterable[tuple[str, str]]) -> str:
+    """Environment switches as a command line has them: ``A=1 B=0``; "" for none."""
+    return " ".join(f"{name}={value}" for name, value in switches)

@@ -105,7 +105,7 @@ def _shown(title: str, cell: Cell) -> str:
     if title == "geometry":
         return ", ".join(f"{name} {value}" for name, value in msgspec.to_builtins(cell.geometry).items())
     if title == "switches":
-        return " ".join(f"{name}={value}" for name, value in cell.switches) or "none"
+        return summary.switch_words(cell.switches) or "none"
     if title == "forced":
         block = f" {cell.kernel_block}" if cell.kernel_block is not None else ""
         return f"{cell.force.value}{block}"

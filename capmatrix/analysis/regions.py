@@ -129,7 +129,7 @@ FEATURES: dict[str, Feature] = {
     "k": Feature("k", lambda r, p: r.cell.num_speculative_tokens, True),
     "execution": Feature("execution", lambda r, p: r.cell.execution),
     "scales": Feature("scales", lambda r, p: r.cell.scales),
-    "switches": Feature("switches", lambda r, p: " ".join(f"{n}={v}" for n, v in r.cell.switches) or "none"),
+    "switches": Feature("switches", lambda r, p: summary.switch_words(r.cell.switches) or "none"),
     "runner": Feature("runner", lambda r, p: r.cell.runner),
     "force": Feature("forced", lambda r, p: r.cell.force is not Force.NONE),
     "power_of_two": Feature("kernel block a power of two", _power_of_two),

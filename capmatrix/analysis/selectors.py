@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..cell import Force
 from ..errors import InputError
-from ..summary import COMPARED_VERSIONS, place
+from ..summary import COMPARED_VERSIONS, place, switch_words
 from .sources import Sourced
 
 #: What a key says where nothing is recorded.
@@ -30,7 +30,7 @@ def _version(name: str) -> Callable[[Sourced], str]:
 
 
 def _switches(item: Sourced) -> str:
-    return " ".join(f"{name}={value}" for name, value in item.record.cell.switches) or NONE
+    return switch_words(item.record.cell.switches) or NONE
 
 
 def _force(item: Sourced) -> str:

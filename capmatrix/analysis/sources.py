@@ -9,10 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..cell import Environment, Record
-from ..store import Run
-
-#: Keys of a run's header that say when it was made, the first one that is there counts.
-_DATES = ("created", "started_at", "created_at")
+from ..store import Run, created
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -55,9 +52,8 @@ def records(sources: Iterable[Source]) -> Iterator[Sourced]:
 
 def date(run: Run) -> str:
     """When a run was made: as its header says, else when its first cell was launched; seconds, ``Z`` for UTC."""
-    stated = [run.header[key] for key in _DATES if isinstance(run.header.get(key), str)]
     started = [r.started_at for r in run.records if r.started_at] + [p.started_at for p in run.pairs if p.started_at]
-    found = stated[0] if stated else min(started, default="")
+    found = created(run.header) or min(started, default="")
     return f"{found[:19]}Z" if len(found) >= 19 else found
 
 

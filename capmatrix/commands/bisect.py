@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from ..paths import matrix_path
+from . import inputs
 
 if TYPE_CHECKING:
     from ..bisect.cells import Run
@@ -93,14 +94,9 @@ def _cell(arguments: argparse.Namespace) -> tuple[Cell, list[Cell]]:
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Record]:
-    from ..store import read
-
     if arguments.file or arguments.preset or arguments.target:
         raise InputError("a cell is taken from a run or from a matrix file, not from both", key="--run")
-    run = read(arguments.run)
-    for problem in run.problems:
-        print(f"capmatrix: {arguments.run}: {problem}", file=sys.stderr)
-    return run.records
+    return inputs.read(arguments.run).records
 
 
 def _of_matrix(arguments: argparse.Namespace) -> list[Record]:

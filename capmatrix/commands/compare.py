@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import EXIT_OK, InputError
-from .selection import add_margin, told, write
+from ..errors import InputError
+from . import inputs
+from .selection import add_margin
+from .written import put
 
 if TYPE_CHECKING:
     from ..analysis.compare import Comparison, Entry
@@ -68,8 +70,7 @@ def compare(arguments: argparse.Namespace, extra: list[str]) -> int:
         text = report.markdown(found, everything=arguments.everything)
     else:
         text = report.text(found, everything=arguments.everything, width=width)
-    write(arguments.output, text)
-    return EXIT_OK
+    return put(text, arguments.output, sections=False)
 
 
 def history(arguments: argparse.Namespace, extra: list[str]) -> int:
@@ -92,8 +93,7 @@ def history(arguments: argparse.Namespace, extra: list[str]) -> int:
         text = report.markdown(found)
     else:
         text = report.text(found, width=terminal.use_width(sys.stdout))
-    write(arguments.output, text)
-    return EXIT_OK
+    return put(text, arguments.output, sections=False)
 
 
 def _one(found: Comparison, entry: Entry, as_md: bool, width: int) -> str:
@@ -123,9 +123,8 @@ def _named(query: str, found: Comparison) -> Entry:
 
 def _sources(paths: Sequence[str], pairs: bool = False) -> tuple[Source, ...]:
     from ..analysis.sources import gather
-    from ..store import read
 
-    found = [(path, told(path, read(path))) for path in paths]
+    found = [(path, inputs.read(path)) for path in paths]
     for path, run in found:
         if run.pairs and not pairs:
             print(f"capmatrix: {path}: its pairs ({len(run.pairs)}) are left out: cells are compared", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from ..paths import matrix_path
+from . import inputs
 
 if TYPE_CHECKING:
     from ..expect.observe import Observation
@@ -45,17 +46,11 @@ def expect(arguments: argparse.Namespace, extra: list[str]) -> int:
     from ..expect.expectations import CELLS, PAIRS
     from ..expect.observe import observe
     from ..expect.update import merged, update
-    from ..store import read
     from ..toml import tomlfile, tomlwrite
 
     link = arguments.link or expectation_file.UNREPORTED
     _check_texts(link, arguments.reason)
-    runs = []
-    for name in arguments.runs:
-        run = read(name)
-        for problem in run.problems:
-            print(f"capmatrix: {name}: {problem}", file=sys.stderr)
-        runs.append(run)
+    runs = [inputs.read(name) for name in arguments.runs]
     to_standard_output = arguments.output == "-"
     path = _default(runs[0].header) if arguments.output in (None, "-") else Path(arguments.output)
     head, file = _existing(path, arguments.properties)

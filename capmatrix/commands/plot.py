@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
-from .selection import told
+from . import inputs
 
 if TYPE_CHECKING:
     from ..selection.published import Published
@@ -51,8 +51,7 @@ def plot(arguments: argparse.Namespace, extra: list[str]) -> int:
     if not names and not tables:
         raise InputError("give at least one run or one published table", key="RUN")
     found = {table.name: table for table in map(_table, tables)}
-    runs = [told(name, store.read(name)) for name in names]
-    run = store.merge(runs)
+    run = store.merge([inputs.read(name) for name in names])
     _, known = workloads.choose(arguments.workload)
     drawn = figures(run.records, run.environments, list(found.values()), workloads=known)
     wanted = [figure for figure in drawn if figure.kind in (arguments.kind or KINDS)]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import printable
+from . import inputs
 from .written import put
 
 if TYPE_CHECKING:
@@ -53,10 +52,7 @@ def issue(arguments: argparse.Namespace, extra: list[str]) -> int:
 def _found(arguments: argparse.Namespace) -> tuple[Run, Record | PairRecord]:
     """The run, and the record of the cell that is meant."""
     from ..report import lookup
-    from ..store import read
 
-    run = read(arguments.run)
-    for problem in run.problems:
-        print(f"capmatrix: {printable(str(arguments.run))}: {problem}", file=sys.stderr)
+    run = inputs.read(arguments.run)
     records: list[Record | PairRecord] = [*run.records, *run.pairs]
     return run, lookup.find(arguments.cell, records)[0]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from ..selection.choices import MARGIN, POLICIES
+from . import inputs, written
 
 if TYPE_CHECKING:
     from ..selection.defaults import Defaults
-    from ..store import Run
 
 Add = Callable[[str, Callable[[argparse.Namespace, list[str]], int], str], argparse.ArgumentParser]
 
@@ -66,7 +65,7 @@ def _add_ages(parser: argparse.ArgumentParser) -> None:
 
 def derive(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix derive``: runs and published results to the default-selection table."""
-    from .. import archs, drafters, store
+    from .. import archs, drafters
     from ..selection import defaults, evidence, published, workloads
     from ..selection import derive as selection
 
@@ -79,7 +78,7 @@ def derive(arguments: argparse.Namespace, extra: list[str]) -> int:
         raise InputError("give at least one run or one published table", key="RUN")
     outputs = [(name, _format(name)) for name in arguments.output or ["-"]]
     found = {table.name: table for table in (published.load(published.find(name)) for name in tables)}
-    runs = [(_stem(name), told(name, store.read(name))) for name in names]
+    runs = [(inputs.stem(name), inputs.read(name)) for name in names]
     families = drafters.load(drafters.DEFAULT_DIR)
     wanted, known = workloads.choose(arguments.workload)
     previous = defaults.load(arguments.previous) if arguments.previous else None
@@ -99,7 +98,7 @@ def derive(arguments: argparse.Namespace, extra: list[str]) -> int:
     )
     made = _aged(made, arguments)
     for name, form in outputs:
-        write(name, _render(made, form))
+        written.put(_render(made, form), name, sections=False)
     return EXIT_OK
 
 
@@ -149,13 +148,11 @@ def diff(arguments: argparse.Namespace, extra: list[str]) -> int:
 
         found = room.of_tables(defaults.load(arguments.old), defaults.load(arguments.new))
     else:
-        from ..store import read
-
-        old, new = (told(name, read(name)) for name in (arguments.old, arguments.new))
+        old, new = inputs.read(arguments.old), inputs.read(arguments.new)
         found = room.of_runs(old, new, arguments.margin)
     names = (Path(arguments.old).name, Path(arguments.new).name)
     draw = report.markdown if arguments.format == "md" else report.text
-    write(arguments.output or "-", draw(found, *names))
+    written.put(draw(found, *names), arguments.output, sections=False)
     return EXIT_UNEXPECTED if found.regressed else EXIT_OK
 
 
@@ -164,10 +161,9 @@ def rules(arguments: argparse.Namespace, extra: list[str]) -> int:
     from ..analysis import dispute, regions
     from ..report import rules as report
     from ..selection import published
-    from ..store import merge, read
+    from ..store import merge
 
-    found = [told(name, read(name)) for name in arguments.runs]
-    run = found[0] if len(found) == 1 else merge(found)
+    run = merge([inputs.read(name) for name in arguments.runs])
     tables = [published.load(published.find(name)) for name in arguments.published]
     documents = dispute.load_docs(arguments.docs) if arguments.docs else None
     made = report.Report(
@@ -177,7 +173,8 @@ def rules(arguments: argparse.Namespace, extra: list[str]) -> int:
         published=dispute.published(tables, run.records, run.environments),
         docs=str(arguments.docs or ""),
     )
-    write(arguments.output or "-", report.markdown(made) if arguments.format == "md" else report.text(made))
+    text = report.markdown(made) if arguments.format == "md" else report.text(made)
+    written.put(text, arguments.output, sections=False)
     return EXIT_OK
 
 
@@ -219,31 +216,6 @@ def _format(name: str) -> str:
     if found is None:
         raise InputError("the suffix says the format", key="-o", value=name, allowed=_FORMATS)
     return found
-
-
-def _stem(name: str) -> str:
-    base = Path(name).name
-    for suffix in (".gz", ".jsonl"):
-        base = base.removesuffix(suffix)
-    return base
-
-
-def told(name: str, run: Run) -> Run:
-    """``run``, its problems told on standard error."""
-    for problem in run.problems:
-        print(f"capmatrix: {name}: {problem}", file=sys.stderr)
-    return run
-
-
-def write(name: str, text: str) -> None:
-    """Writes ``text`` to the file ``name``, or to standard output for ``-``. InputError where that fails."""
-    if name == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", key="-o", value=name) from None
 
 
 def _percent(text: str) -> float:

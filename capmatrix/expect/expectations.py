@@ -22,7 +22,7 @@ from ..codec import cell_id
 from ..errors import InputError
 from ..outcome import Expectation
 from ..pair import Pair, PairRecord, pair_id
-from ..summary import place_of
+from ..summary import place_of, switch_words
 from . import pair_axes, versionrange
 from .versionrange import Range
 
@@ -225,7 +225,7 @@ def axes_of(cell: Cell) -> dict[str, Value]:
 
 def switches_text(pairs: Iterable[tuple[str, str]]) -> str:
     """Environment switches as an entry writes them: ``A=1 B=0``, or ``default`` for none."""
-    return " ".join(f"{name}={value}" for name, value in sorted(pairs)) or DEFAULT_SWITCHES
+    return switch_words(sorted(pairs)) or DEFAULT_SWITCHES
 
 
 def places(target_names: Iterable[str] | None, arch_names: Iterable[str] | None) -> frozenset[Place]:

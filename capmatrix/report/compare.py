@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ..analysis import diff
 from ..analysis.compare import KINDS, Comparison, Entry, Side, Times
 from ..analysis.sources import Sourced
 from ..cell import Flag, Timing, Verdict
@@ -23,16 +24,7 @@ BEGUN = "begun, not finished"
 _FACTS = 30
 
 #: Titles of the kinds: where time goes by from left to right, and where the sides are of one time.
-_ORDERED = {
-    "regression": "Regressions",
-    "slower": "Slower",
-    "lost": "Evidence lost",
-    "verdict": "Other changes of verdict",
-    "fix": "Fixes",
-    "faster": "Faster",
-    "rung": "Rungs changed",
-    "mark": "Marks changed",
-    "route": "Kernels or kernel blocks changed",
+_ORDERED = {kind: title for kind, title in diff.KINDS.items() if kind in KINDS} | {
     "same": "The same",
     "left": "Only on the left",
     "right": "Only on the right",

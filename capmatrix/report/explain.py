@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cell import Check, Claim, Environment, Failure, Flag, Force, Kernel, Phase, Record, Verdict
 from ..pair import PairRecord
-from ..summary import DID_NOT_RUN, over_advertised, place, under_advertised
+from ..summary import DID_NOT_RUN, over_advertised, place, switch_words, under_advertised
 from . import explain_pair, text
 from .lookup import find
 from .rerun import pytest_command
@@ -138,7 +138,7 @@ def _cell(record: Record, width: int) -> list[str]:
         block = f" {c.kernel_block}" if c.kernel_block is not None else ""
         out += _row("forced", f"{c.force.value}{block}", width)
     if c.switches:
-        out += _row("switches", text.one_line(" ".join(f"{n}={v}" for n, v in c.switches), 1000), width)
+        out += _row("switches", text.one_line(switch_words(c.switches), 1000), width)
     return out
 
 

@@ -348,7 +348,7 @@ _AXES: dict[str, Callable[[Cell], str]] = {
     "scales": lambda c: f"{c.scales.replace('_', '-')} scales",
     "role": lambda c: f"role {c.role.value}",
     "method": lambda c: f"method {c.method}",
-    "switches": lambda c: " ".join(f"{n}={v}" for n, v in c.switches),
+    "switches": lambda c: summary.switch_words(c.switches),
     "num_speculative_tokens": lambda c: f"k={c.num_speculative_tokens}",
 }
 _BY_DRAFTER = ("role", "method", "num_speculative_tokens")

@@ -157,7 +157,7 @@ def standing(backend: str, pieces: Sequence[Piece], served: Sequence[Served], *,
     if order[0] == () and chosen.state != "pass":
         working = [s for s in order[1:] if options[s].state == "pass"]
         if working:
-            words = " ".join(f"{n}={v}" for n, v in working[0])
+            words = summary.switch_words(working[0])
             chosen = replace(chosen, detail=f"{chosen.detail}; passes with {words}")
     return _with_served(replace(chosen, switches=order[0]), served)
 

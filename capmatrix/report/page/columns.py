@@ -88,7 +88,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("execution", "Execution", lambda r, h, run: _shown(r.cell.execution), EXECUTIONS),
     Column("runner", "Runner", lambda r, h, run: _shown(r.cell.runner)),
     Column("scales", "Scales", lambda r, h, run: _shown(r.cell.scales)),
-    Column("switches", "Switches", lambda r, h, run: _shown(" ".join(f"{n}={v}" for n, v in r.cell.switches)), ("",)),
+    Column("switches", "Switches", lambda r, h, run: _shown(summary.switch_words(r.cell.switches)), ("",)),
     Column("force", "Forced", lambda r, h, run: forced(r), ("",)),
     Column("kernel_block", "Kernel block", lambda r, h, run: r.kernel_block),
     Column("verdict", "Verdict", lambda r, h, run: r.verdict.value, tuple(v.value for v in _VERDICTS)),

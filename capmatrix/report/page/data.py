@@ -59,7 +59,7 @@ class Model(NamedTuple):
 
 def build(runs: Sequence[NamedRun], extra: Mapping[str, Any] | None = None) -> Model:
     """The model of named runs, the oldest first; ``extra`` are plug-ins' JSON by name."""
-    merged = runs[0][1] if len(runs) == 1 else store.merge([run for _, run in runs])
+    merged = store.merge([run for _, run in runs])
     report = table.build(merged.records, merged.environments, merged.header, merged.started, merged.pairs)
     names = _names(runs)
     everything = sorted(
@@ -107,13 +107,12 @@ def _names(runs: Sequence[NamedRun]) -> list[str]:
 
 def _run(name: str, run: store.Run) -> dict[str, Any]:
     header = run.header
-    created = next((str(header[k]) for k in ("created", "started_at", "created_at") if header.get(k)), "")
     return {
         "name": name,
         "title": text.header_title(header),
         "matrix": text.one_line(header.get("matrix") or "", 120),
         "preset": text.one_line(header.get("preset") or "", 60),
-        "created": text.one_line(created, 40),
+        "created": text.one_line(store.created(header), 40),
         "capmatrix": text.one_line(header.get("capmatrix") or "", 40),
         "records": len(run.records),
         "unfinished": len(run.started),

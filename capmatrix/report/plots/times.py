@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...cell import Cell, Force, Record, Timing, Verdict
+from ...summary import switch_words
 from .. import text
 from . import evidence, panel, svg
 from .evidence import Source, Sources
@@ -106,7 +107,7 @@ def named(conditions: Iterable[Condition]) -> dict[Condition, str]:
 
 
 def _words(c: Condition) -> tuple[str, ...]:
-    switches = " ".join(f"{n}={v}" for n, v in c.switches) or "no switches"
+    switches = switch_words(c.switches) or "no switches"
     scales = f"{c.scales.replace('_', '-')} scales"
     counted = f"TP {c.tp}", f"k={c.num_speculative_tokens}"
     return (text.dtype(c.dtype), *counted, c.execution, f"runner {c.runner}", scales, switches, c.forced)

@@ -208,21 +208,13 @@
       d.left_out.length
         ? [
             el("h3", {}, "Left out"),
-            el(
-              "ul",
-              {},
-              d.left_out.map(x => el("li", {}, x)),
-            ),
+            bullets(d.left_out),
           ]
         : null,
       d.hints.length
         ? [
             el("h3", {}, "Hints: no default rests on these"),
-            el(
-              "ul",
-              {},
-              d.hints.map(x => el("li", {}, x)),
-            ),
+            bullets(d.hints),
           ]
         : null,
     ];
