@@ -36,6 +36,7 @@ import msgspec
 
 from ... import __version__, store, summary
 from ...cell import Environment, Record
+from ...grid import Workload
 from .. import pairs, table, text
 from . import columns, overview
 from .columns import Home, packed
@@ -50,17 +51,19 @@ NamedRun = tuple[str, store.Run]
 
 class Model(NamedTuple):
     """``data``: the JSON model; ``records`` in its order, each with its run's header; ``report``: the static tables of
-    the runs merged."""
+    the runs merged; ``workloads``: the profiles that their times are of."""
 
     data: dict[str, Any]
     records: list[tuple[Record, Mapping[str, Any]]]
     report: table.Report
+    workloads: Mapping[str, Workload]
 
 
 def build(runs: Sequence[NamedRun], extra: Mapping[str, Any] | None = None) -> Model:
     """The model of named runs, the oldest first; ``extra`` are plug-ins' JSON by name."""
     merged = store.merge([run for _, run in runs])
     report = table.build(merged.records, merged.environments, merged.header, merged.started, merged.pairs)
+    workloads = overview.profiles(runs)
     names = _names(runs)
     everything = sorted(
         ((i, record) for i, (_, run) in enumerate(runs) for record in run.records),
@@ -83,7 +86,7 @@ def build(runs: Sequence[NamedRun], extra: Mapping[str, Any] | None = None) -> M
         "old": packed([int(id(r) not in current) for r in records]),
         "chunk": CHUNK,
         "legend": columns.legend(),
-        "overview": overview.build(runs, merged, report),
+        "overview": overview.build(runs, merged, report, workloads),
         "pairs": [
             {"target": t.target, "models": t.models, "notes": t.notes,
              "rows": [{"cells": row.cells, "verdict": row.verdict.value, "note": row.note} for row in t.rows]}
@@ -92,7 +95,7 @@ def build(runs: Sequence[NamedRun], extra: Mapping[str, Any] | None = None) -> M
         "pair_headings": pairs.HEADINGS,
         "extra": dict(extra or {}),
     }  # fmt: skip
-    return Model(data, [(record, runs[i][1].header) for i, record in everything], report)
+    return Model(data, [(record, runs[i][1].header) for i, record in everything], report, workloads)
 
 
 def _names(runs: Sequence[NamedRun]) -> list[str]:

@@ -22,8 +22,10 @@ from .. import table, text
 MOST = 60
 
 
-def build(runs: Sequence[tuple[str, store.Run]], merged: store.Run, report: table.Report) -> dict[str, Any]:
-    """The overview of ``runs``, whose merged run and tables are given::
+def build(
+    runs: Sequence[tuple[str, store.Run]], merged: store.Run, report: table.Report, workloads: Mapping[str, Workload]
+) -> dict[str, Any]:
+    """The overview of ``runs``, whose merged run, tables and workload profiles are given::
 
     counts     [[verdict, rung, number]], of the merged run
     cautions   [sentence]
@@ -39,7 +41,7 @@ def build(runs: Sequence[tuple[str, store.Run]], merged: store.Run, report: tabl
         "cautions": cautions.cautions(report),
         "regions": [_region(rule) for rule in regions.explain(merged.records, merged.environments)[:MOST]],
         "disputes": [_dispute(d) for d in dispute.declarations(merged.records, merged.environments)[:MOST]],
-        "defaults": _defaults(runs),
+        "defaults": _defaults(runs, workloads),
         "absent": [{"target": a.target, "cells": a.cells, "reason": a.reason} for a in report.absent],
     }
 
@@ -76,10 +78,10 @@ def _dispute(one: dispute.Dispute) -> dict[str, Any]:
     return {**shown, "examples": one.examples}
 
 
-def _defaults(runs: Sequence[tuple[str, store.Run]]) -> dict[str, Any]:
+def _defaults(runs: Sequence[tuple[str, store.Run]], workloads: Mapping[str, Workload]) -> dict[str, Any]:
     """The default-selection table that ``capmatrix derive`` makes of these runs with its own options."""
     families = drafters.load(drafters.DEFAULT_DIR)
-    question = selection.Question(workloads=profiles(runs), families=families)
+    question = selection.Question(workloads=workloads, families=families)
     made: Defaults = selection.derive(evidence.gather(runs, (), families), question)
     rows = [_row(row) for row in made.row]
     marks = {mark for row in rows for mark in row["marks"]}

@@ -16,7 +16,7 @@ from typing import Any
 
 from ... import codec
 from .. import plots, text
-from . import compare, data, evidence, overview, plain
+from . import compare, data, evidence, plain
 from .data import NamedRun
 
 #: The page's script, in this order; the last one draws what the others registered.
@@ -69,7 +69,7 @@ def render(runs: Sequence[NamedRun]) -> str:
                 f'<span class="soft">{escape(title)}</span></div><div id="overview"></div></header>',
                 '<main><div id="toolbar" class="toolbar"></div><div id="view"></div>',
                 f"<noscript>{plain.draw(model.report)}</noscript></main>",
-                f'<aside id="panel" role="dialog" aria-labelledby="panel-title" hidden></aside>{_plots(model, runs)}',
+                f'<aside id="panel" role="dialog" aria-labelledby="panel-title" hidden></aside>{_plots(model)}',
                 f"<footer>capmatrix {escape(text.one_line(model.data['made'], 40))}</footer>",
                 f'<script type="application/json" id="model">{block(model.data)}</script>',
                 *blocks,
@@ -103,9 +103,9 @@ def asset(name: str) -> str:
     return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
-def _plots(model: data.Model, runs: Sequence[NamedRun]) -> str:
+def _plots(model: data.Model) -> str:
     """The figures of the merged runs, as many as fit; inert until their tab is shown."""
-    figures = plots.figures(model.report.records, model.report.environments, workloads=overview.profiles(runs))
+    figures = plots.figures(model.report.records, model.report.environments, workloads=model.workloads)
     out: list[str] = []
     size = 0
     for figure in figures:
