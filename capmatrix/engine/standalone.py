@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from .. import targets
 from ..errors import CapmatrixError
+from ..guard.family_question import switch_pairs
 from . import bootstrap
 
 
@@ -27,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("target")
     parser.add_argument("files", nargs="+")
     switch = "an environment switch to start with; repeatable"
-    parser.add_argument("--switch", action="append", default=[], type=_pair, metavar="NAME=VALUE", help=switch)
+    parser.add_argument("--switch", action="append", default=[], metavar="NAME=VALUE", help=switch)
     parser.add_argument("--aiter", default="", metavar="PATH", help="use this AITER checkout")
     given = parser.parse_args(arguments)
     try:
         target = targets.parse(given.target)
-        bootstrap.boot(target, dict(given.switch), given.aiter)
+        bootstrap.boot(target, dict(switch_pairs(given.switch)), given.aiter)
     except CapmatrixError as error:
         print(f"capmatrix: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -51,13 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(f"exit {status}", flush=True)
     return status if status >= 0 else 128 - status
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
 
 
 def _run(file: str, kind: str) -> None:
