@@ -13,9 +13,12 @@ import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from devtools import Browser
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "browser")]
@@ -36,10 +39,7 @@ ACTIONS = {
 
 def main() -> int:
     """Print sizes and times."""
-    import many_records
-    from devtools import Browser
-
-    from capmatrix.report.page import render
+    from devtools import alone
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--cells", type=int, default=60000)
@@ -51,49 +51,53 @@ def main() -> int:
     if program is None:
         print("needs Chromium", file=sys.stderr)
         return 2
-    folder = Path(tempfile.mkdtemp(prefix="capmatrix-page-"))
-    try:
-        path = chosen.page.resolve() if chosen.page else folder / "large.html"
-        if not chosen.page:
-            run = many_records.run(chosen.cells)
-            start = time.process_time()
-            page = render.render([("large", run)])
-            print(
-                f"{len(run.records):,} cells, {len(page) / 1e6:.1f} MB, {time.process_time() - start:.1f} s of a core"
-            )
-            path.write_text(page, encoding="utf-8")
+    with alone(program) as (browser, folder):
+        path = chosen.page.resolve() if chosen.page else written(folder / "large.html", chosen.cells)
         if chosen.keep:
             shutil.copyfile(path, chosen.keep)
-        browser = Browser(program, folder / "profile")
-        try:
-            opened = []
-            for _ in range(chosen.runs):
-                tab = browser.page("about:blank#blank")
-                start = time.perf_counter()
-                tab.send("Page.navigate", url=path.as_uri())
-                tab.until("document.documentElement?.dataset.ready === 'true'")
-                tab.js(f"(() => {{ const start = performance.now(); return {FRAME}; }})()")
-                opened.append(time.perf_counter() - start)
-                inner = tab.js("performance.getEntriesByType('navigation')[0].loadEventEnd")
-                if _ < chosen.runs - 1:
-                    tab.close()
-            shown = ", ".join(f"{t:.2f}" for t in opened)
-            print(f"open: {statistics.median(opened):.2f} s ({shown}); load event {inner:.0f} ms")
-            print(f"nodes: {tab.js('document.querySelectorAll(`*`).length'):,}")
-            for name, action in ACTIONS.items():
-                times = []
-                for n in range(8):
-                    code = f"(() => {{ const n = {n}, start = performance.now(); {action}; return {FRAME}; }})()"
-                    times.append(tab.js(code))
-                print(f"{name}: {statistics.median(times):.0f} ms (slowest {max(times):.0f})")
-                tab.js("capmatrix.close(); capmatrix.clearFilters(); capmatrix.setView('table')")
-            heap = tab.js("performance.memory.usedJSHeapSize") / 1e6
-            print(f"heap: {heap:.0f} MB; problems: {tab.problems() or 'none'}")
-        finally:
-            browser.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        measure(browser, path, chosen.runs)
     return 0
+
+
+def written(path: Path, cells: int) -> Path:
+    """Write a page of so many cells; prints its size and what it took."""
+    import many_records
+
+    from capmatrix.report.page import render
+
+    run = many_records.run(cells)
+    start = time.process_time()
+    page = render.render([("large", run)])
+    print(f"{len(run.records):,} cells, {len(page) / 1e6:.1f} MB, {time.process_time() - start:.1f} s of a core")
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def measure(browser: Browser, path: Path, runs: int) -> None:
+    """Open the page ``runs`` times and use the last one; prints times."""
+    opened = []
+    for left in reversed(range(runs)):
+        tab = browser.page("about:blank#blank")
+        start = time.perf_counter()
+        tab.send("Page.navigate", url=path.as_uri())
+        tab.until("document.documentElement?.dataset.ready === 'true'")
+        tab.js(f"(() => {{ const start = performance.now(); return {FRAME}; }})()")
+        opened.append(time.perf_counter() - start)
+        inner = tab.js("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        if left:
+            tab.close()
+    shown = ", ".join(f"{t:.2f}" for t in opened)
+    print(f"open: {statistics.median(opened):.2f} s ({shown}); load event {inner:.0f} ms")
+    print(f"nodes: {tab.js('document.querySelectorAll(`*`).length'):,}")
+    for name, action in ACTIONS.items():
+        times = []
+        for n in range(8):
+            code = f"(() => {{ const n = {n}, start = performance.now(); {action}; return {FRAME}; }})()"
+            times.append(tab.js(code))
+        print(f"{name}: {statistics.median(times):.0f} ms (slowest {max(times):.0f})")
+        tab.js("capmatrix.close(); capmatrix.clearFilters(); capmatrix.setView('table')")
+    heap = tab.js("performance.memory.usedJSHeapSize") / 1e6
+    print(f"heap: {heap:.0f} MB; problems: {tab.problems() or 'none'}")
 
 
 if __name__ == "__main__":

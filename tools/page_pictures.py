@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +20,7 @@ SIZE = (1640, 830)
 
 def main() -> int:
     """Both pictures, from a run that is in the repository."""
-    from devtools import Browser
+    from devtools import alone
 
     from capmatrix import store
     from capmatrix.report.page import render
@@ -34,21 +33,14 @@ def main() -> int:
     if CELL not in {record.cell_id for record in run.records}:
         print(f"{RUN} has no cell {CELL}", file=sys.stderr)
         return 2
-    folder = Path(tempfile.mkdtemp(prefix="capmatrix-pictures-"))
-    try:
+    with alone(program) as (browser, folder):
         path = folder / "page.html"
         path.write_text(render.render([(RUN, run)]), encoding="utf-8")
-        browser = Browser(program, folder / "profile")
-        try:
-            for name, dark in (("light", False), ("dark", True)):
-                tab = browser.page(path.as_uri() + SHOWN + CELL, *SIZE, dark=dark)
-                tab.until("document.querySelector('#panel .evidence[aria-busy=\"false\"]') !== null")
-                tab.screenshot(ROOT / "docs" / "images" / f"table-{name}.png")
-                tab.close()
-        finally:
-            browser.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for name, dark in (("light", False), ("dark", True)):
+            tab = browser.page(path.as_uri() + SHOWN + CELL, *SIZE, dark=dark)
+            tab.until("document.querySelector('#panel .evidence[aria-busy=\"false\"]') !== null")
+            tab.screenshot(ROOT / "docs" / "images" / f"table-{name}.png")
+            tab.close()
     return 0
 
 

@@ -13,8 +13,9 @@ import json
 import os
 import selectors
 import signal
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,14 @@ class Page:
 
 #: What the fixture ``opened`` is.
 Open = Callable[..., Page]
+
+
+@contextlib.contextmanager
+def alone(program: str) -> Iterator[tuple[Browser, Path]]:
+    """A browser and a folder for its pages, both gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="capmatrix-page-", ignore_cleanup_errors=True) as name:
+        browser = Browser(program, Path(name) / "profile")
+        try:
+            yield browser, Path(name)
+        finally:
+            browser.close()

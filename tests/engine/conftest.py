@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,3 +58,19 @@ def run(pool: Pool) -> Callable[..., Record]:
         )
 
     return one
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Callable[..., Pool]]:
+    """Pools of workers with engines that lie beside the tests: ``engines("faults.engine", options)``, by module."""
+    if find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    here = Path(__file__).resolve().parent
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as pools:
+        for folder in (here.parents[1], here):
+            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+        def opened(module: str, options: dict[str, Any] | None = None) -> Pool:
+            return pools.enter_context(Pool(f"{module}:open_session", options or {}, retry_alone=False))
+
+        yield opened

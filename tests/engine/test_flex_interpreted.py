@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -90,24 +86,6 @@ def test_a_windows_mask_compiles_too(run: Run) -> None:
     record = run("offline:gfx942", "FLEX_ATTENTION", 16, "auto", "verify", geometry=windowed)
     assert (record.verdict, record.rung) == (Verdict.PASS, Rung.COMPILED), record.reasons
     assert (kernel(record, KERNEL).vgprs or 0) > 0
-
-
-@pytest.fixture(scope="module")
-def engines() -> Iterator[Callable[[str], Pool]]:
-    """Pools of workers with engines that lie beside the tests, by the module's name."""
-    if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
-    before = os.environ.get("PYTHONPATH")
-    here = Path(__file__).resolve().parent
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(here), str(here.parents[1]), before]))
-    try:
-        with contextlib.ExitStack() as stack:
-            yield lambda name: stack.enter_context(Pool(f"{name}:open_session", retry_alone=False))
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def cell(target: str) -> Cell:

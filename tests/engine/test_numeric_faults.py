@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -45,21 +43,9 @@ def named(pair: tuple[Fault, str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def run_faulty() -> Iterator[Callable[[Cell], Record]]:
+def run_faulty(engines: Callable[..., Pool]) -> Callable[[Cell], Record]:
     """Runs a cell in a worker whose engine seeds the fault that the cell's ``drafter`` names."""
-    if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
-    before = os.environ.get("PYTHONPATH")
-    here = Path(__file__).resolve().parent
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(here), str(here.parents[1]), before]))
-    try:
-        with Pool("faults.engine:open_session", {"aiter": AITER}, retry_alone=False) as pool:
-            yield pool.run
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+    return engines("faults.engine", {"aiter": AITER}).run
 
 
 def test_there_are_enough_of_them() -> None:
