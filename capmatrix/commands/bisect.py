@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..argtypes import whole
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from ..paths import matrix_path
 from . import inputs
@@ -41,13 +42,13 @@ def add_to(add: Add) -> None:
     one.add_argument("--switches", action="store_true", help="try every environment switch, and eager for graphs")
     also = "try other values of axes as well: block_size,batch or block_size=16,64; repeatable"
     one.add_argument("--also", action="append", default=[], metavar="AXES", help=also)
-    one.add_argument("--servers", type=_positive, default=24, metavar="N", help="most worker servers (default: 24)")
-    one.add_argument("--runs", type=_positive, default=120, metavar="N", help="most sets that are run (default: 120)")
+    one.add_argument("--servers", type=whole(), default=24, metavar="N", help="most worker servers (default: 24)")
+    one.add_argument("--runs", type=whole(), default=120, metavar="N", help="most sets that are run (default: 120)")
     one.add_argument("--json", action="store_true", help="print the result as JSON")
     one.add_argument("--run-file", metavar="PATH", help="where the records go (default: under runs/)")
     one.add_argument("--aiter", metavar="PATH", help="use this AITER checkout rather than the installed one")
-    one.add_argument("--limit-compile", type=_positive, metavar="SECONDS", help="for all compilation of a cell")
-    one.add_argument("--limit-run", type=_positive, metavar="SECONDS", help="for all the rest of a cell")
+    one.add_argument("--limit-compile", type=whole(), metavar="SECONDS", help="for all compilation of a cell")
+    one.add_argument("--limit-run", type=whole(), metavar="SECONDS", help="for all the rest of a cell")
     one.set_defaults(engine="")
 
 
@@ -216,9 +217,3 @@ def _new_path() -> Path:
 
 def _utc() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..argtypes import whole
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from ..guard.tolerance import TOLERANCE, percent
 from ..vocabulary import ARCHITECTURES
@@ -26,7 +27,8 @@ def add_to(add: Add) -> None:
     one = add("default", default, "Say what the installed vLLM selects for a layer, and why; needs no GPU.")
     one.add_argument("--arch", required=True, metavar="ARCH", help="architecture, such as gfx950")
     one.add_argument("--drafter", required=True, metavar="FAMILY", help="drafter family, such as minimax-m3-eagle3")
-    one.add_argument("--block-size", type=_block, metavar="N", help="the block size that is set (default: none is)")
+    block = whole(65536, "a block size")
+    one.add_argument("--block-size", type=block, metavar="N", help="the block size that is set (default: none is)")
     one.add_argument("--kv-cache-dtype", default="auto", metavar="DTYPE", help="default: auto")
     one.add_argument("--dtype", default="auto", metavar="DTYPE", help="the model's (default: bfloat16)")
     _add_server(one)
@@ -36,9 +38,9 @@ def add_to(add: Add) -> None:
         help="set the pair up: this target model and the drafter together, such as minimax-m3",
     )  # fmt: skip
     one.add_argument("--draft-kv-cache-dtype", default="", metavar="DTYPE", help="of a pair: the draft's own")
-    one.add_argument("--num-speculative-tokens", type=_positive, metavar="K", help="of a pair (default: the family's)")
+    one.add_argument("--num-speculative-tokens", type=whole(), metavar="K", help="of a pair (default: the family's)")
     one.add_argument("--sinks", action="store_true", help="with attention sinks")
-    one.add_argument("--sliding-window", type=_positive, metavar="N", help="window in tokens")
+    one.add_argument("--sliding-window", type=whole(), metavar="N", help="window in tokens")
     one.add_argument("--non-causal", action="store_true", help="not causal")
     one.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
@@ -73,13 +75,13 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     add("--target-backend", default="", metavar="NAME", help="--attention-backend of the server (default: unset)")
     add(
         "--tp",
-        type=_positive,
+        type=whole(),
         default=0,
         metavar="N",
         help="tensor parallel degree (default: the family's first; of a pair: 1)",
     )
     add("--kv-connector", default="", metavar="NAME", help="a KV connector, such as NixlConnector")
-    add("--dcp", type=_positive, default=1, metavar="N", help="decode context parallel degree")
+    add("--dcp", type=whole(), default=1, metavar="N", help="decode context parallel degree")
     add("--switch", action="append", default=[], metavar="NAME=VALUE", help="environment switch; repeatable")
     add("--aiter", default="", metavar="PATH", help="this AITER checkout; none: as if no AITER were installed")
 
@@ -236,16 +238,3 @@ def _server(arguments: argparse.Namespace) -> Server:
         dcp=arguments.dcp,
         switches=switch_pairs(arguments.switch),
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _block(text: str) -> int:
-    found = _positive(text)
-    if found > 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a block size (1 to 65536)")
-    return found

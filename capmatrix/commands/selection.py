@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..argtypes import percent
 from ..errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from ..selection.choices import MARGIN, POLICIES
 from . import inputs, written
@@ -51,7 +52,7 @@ def add_to(add: Add) -> None:
 def add_margin(parser: argparse.ArgumentParser, text: str) -> None:
     """Adds ``--margin``; ``text`` says what it decides."""
     parser.add_argument(
-        "--margin", type=_percent, default=MARGIN, metavar="PERCENT", help=f"{text} (default: {MARGIN:g}%%)"
+        "--margin", type=percent(1000), default=MARGIN, metavar="PERCENT", help=f"{text} (default: {MARGIN:g}%%)"
     )
 
 
@@ -215,14 +216,4 @@ def _format(name: str) -> str:
     found = _FORMATS.get(Path(name).suffix)
     if found is None:
         raise InputError("the suffix says the format", key="-o", value=name, allowed=_FORMATS)
-    return found
-
-
-def _percent(text: str) -> float:
-    try:
-        found = float(text.strip().removesuffix("%"))
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage of 0 to 1000")
     return found
