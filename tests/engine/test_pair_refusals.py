@@ -155,3 +155,44 @@ def test_models_are_forgotten_although_torch_keeps_their_hooks() -> None:
         assert kept.hook in convert_frame._bytecode_hooks.values()
     finally:
         handle.remove()
+
+
+ARCHITECTURES = ["NowhereForCausalLM", "ElsewhereForCausalLM"]
+
+
+@pytest.mark.parametrize(
+    ("raises", "verdict", "reason"),
+    [
+        ("import a_package_that_nobody_has", Verdict.UNAVAILABLE, "No module named 'a_package_that_nobody_has'"),
+        (
+            "raise RuntimeError('no such operator')",
+            Verdict.ERROR,
+            "RuntimeError: no such operator; vLLM says: ValueError: Model",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_inspected_says_why(
+    refusal: Any, tmp_path: Any, monkeypatch: Any, raises: str, verdict: Verdict, reason: str
+) -> None:
+    """vLLM imports the class in a process of its own, logs what that said, and raises without it; the second time it
+    does not even try."""
+    from vllm.model_executor.models import ModelRegistry, registry
+
+    from capmatrix.engine import inspection
+
+    name = ARCHITECTURES[verdict is Verdict.ERROR]
+    (tmp_path / f"{name.lower()}.py").write_text(raises)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    inspection.watch()
+    monkeypatch.setitem(ModelRegistry.models, name, registry._LazyRegisteredModel(name.lower(), name))
+    for _ in range(2):
+        assert registry._try_inspect_model_cls(name, ModelRegistry.models[name]) is None
+        error = ValueError(
+            f"Model architectures {[name]} failed to be inspected. Please check the logs for more details."
+        )
+        found, reasons = refusal(error)
+        assert found is verdict
+        assert any(reason in line for line in reasons)
+    unknown = ValueError("Model architectures ['NeverSeen'] failed to be inspected.")
+    assert inspection.cause(unknown) == ""
