@@ -3,68 +3,43 @@
 ``kernel_unified_attention_2d`` masks the loads of K and V only where ``TILE_SIZE != BLOCK_SIZE``. Otherwise the scores
 behind the end are masked, and the values there multiplied by zero. What is there is what the block held before.
 
-Needs PyTorch, Triton and AITER, nothing of capmatrix or vLLM. On a GPU: python aiter_block_tail.py. On a CPU:
-TRITON_INTERPRET=1 python aiter_block_tail.py PATH, with the path of an AITER checkout.
+Needs PyTorch, Triton and AITER, nothing of capmatrix or vLLM: python aiter_block_tail.py [--device cuda|cpu] [AITER],
+with the path of an AITER checkout where AITER is not installed for ROCm.
 """
 
 from __future__ import annotations
 
-import sys
-import types
+import argparse
 
 import plain
 
 BLOCK = 64
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> bool:
     """One decode over 150 tokens in blocks of 64, with zeros, large values and NaN behind the last."""
-    torch, device = plain.start()
-    if device == "cpu":  # without the parts of AITER that ask which GPU this is
-        without_a_gpu(torch, sys.argv[1])
-    from aiter.ops.triton._triton_kernels.attention.unified_attention import kernel_unified_attention_2d
+    import torch
 
+    if options.aiter:
+        plain.aiter_from(options.aiter)
     torch.manual_seed(0)
-    length, heads, size = 150, 2, 64
+    length, heads, size, device = 150, 2, 64, options.device
     q = torch.randn(1, heads, size, device=device)
     k, v = (torch.randn(length, heads, size, device=device) for _ in range(2))
-    blocks = -(-length // BLOCK)
+    found: dict[tuple[int, str], float] = {}
     for tile in (BLOCK, BLOCK // 2):
         for held in (0.0, 1e5, float("nan")):
-            caches = []
-            for x in (k, v):
-                cache = torch.full((blocks * BLOCK, heads, size), held, device=device)
-                cache[:length] = x
-                caches.append(cache.view(blocks, BLOCK, heads, size))
-            out = torch.empty_like(q)
-            strides = {
-                f"stride_{n}_cache_{i}": c.stride(i) for n, c in zip("kv", caches, strict=True) for i in range(4)
-            }
-            kernel_unified_attention_2d[heads, 1](
-                output_ptr=out, query_ptr=q, key_cache_ptr=caches[0], value_cache_ptr=caches[1], sink_ptr=None,
-                block_tables_ptr=torch.arange(blocks, dtype=torch.int32, device=device)[None],
-                seq_lens_ptr=torch.tensor([length], dtype=torch.int32, device=device),
-                alibi_slopes_ptr=None, qq_bias_ptr=None, scale=size**-0.5, q_descale_ptr=None, k_descale_ptr=None,
-                v_descale_ptr=None, out_scale_ptr=None, softcap=0.0, num_query_heads=heads, num_queries_per_kv=1,
-                block_table_stride=blocks, query_stride_0=q.stride(0), query_stride_1=q.stride(1),
-                output_stride_0=out.stride(0), output_stride_1=out.stride(1), qq_bias_stride_0=0, BLOCK_SIZE=BLOCK,
-                TILE_SIZE=tile, HEAD_SIZE=size, HEAD_SIZE_PADDED=size, USE_ALIBI_SLOPES=False, USE_QQ_BIAS=False,
-                USE_SOFTCAP=False, USE_SINKS=False, SLIDING_WINDOW=0, **strides,
-                query_start_len_ptr=torch.tensor([0, 1], dtype=torch.int32, device=device),
-                BLOCK_Q=16, num_seqs=1, BLOCK_M=16, ALL_DECODE=True,
-            )  # fmt: skip
-            error = plain.error(out, plain.attention(q, k, v))
+            out = plain.aiter_unified(q, k, v, block=BLOCK, tile=tile, behind=held)
+            found[tile, f"{held:g}"] = error = plain.error(out, plain.attention(q, k, v))
             print(f"block {BLOCK}, tile {tile}, {held:g} behind the end: relative error {error:.2g}")
-
-
-def without_a_gpu(torch: object, path: str) -> None:
-    """AITER's kernels from a checkout, without its package's set-up."""
-    package = types.ModuleType("aiter")
-    package.__path__ = [f"{path}/aiter"]
-    kinds = types.ModuleType("aiter.ops.triton.utils.types")
-    kinds.e4m3_dtype = torch.float8_e4m3fn  # type: ignore[attr-defined]
-    sys.modules |= {package.__name__: package, kinds.__name__: kinds}
+    nan = found.pop((BLOCK, "nan"))
+    rest = plain.worst(found.values())
+    text = (
+        f"relative error {nan:.2g} with NaN behind the end and tiles of {BLOCK}, a block; at most {rest:.2g} with "
+        f"finite values, and with NaN and tiles of {BLOCK // 2}"
+    )
+    return plain.verdict(nan, rest, text)
 
 
 if __name__ == "__main__":
-    main()
+    plain.run(main, aiter="a checkout, where AITER is not installed")

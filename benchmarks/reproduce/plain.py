@@ -1,48 +1,146 @@
-"""What the reproductions share: a way to import vLLM's Triton kernels, on a GPU or interpreted, and plain attention."""
+"""What the reproductions share: how they start and end, attention in float64, and calls of vLLM's and AITER's kernels.
+
+Each script prints figures, then a line ``REPRODUCED name: ...`` or ``not reproduced name: ...``, and ends with 0 or 1.
+2 is wrong use, and 3 that something failed before there was a result, with a traceback. ``REPRODUCED`` takes both: the
+case in question is off, and a control beside it is right, so that a kernel that works not at all reproduces nothing.
+"""
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import os
 import sys
+import traceback
 import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+#: Relative error up to which a control is right: float32 products may be TF32's on a GPU.
+RIGHT = 0.02
 
-def start() -> tuple[Any, str]:
-    """torch, and the device to use; with TRITON_INTERPRET=1 vLLM is told that a CPU can run Triton."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        import triton.backends
+#: Relative error from which a case is off; the findings are at 0.3 and more.
+OFF = 0.1
 
-        class Compiler:
-            """Compiles for nothing."""
+_NEEDS = """
+Where the kernels run: on the GPU that torch sees (ROCm's or CUDA's), unless TRITON_INTERPRET=1 is set; else on the CPU
+by Triton's interpreter. Needs torch, triton and an importable vllm 0.32, compiled or not. A machine that has torch and
+Triton alone can have vLLM's Python files with stand-ins for its compiled modules, as `capmatrix bundle` packs them, on
+its PYTHONPATH: neither those nor anything of capmatrix takes part in what is computed here.
 
-            @staticmethod
-            def supports_target(target: object) -> bool:
-                """Whether this compiler is for ``target``."""
-                return False
+Exit status: 0 reproduced, 1 not reproduced, 2 wrong use, 3 could not run.
+"""
 
-        class Driver:
-            """Drives nothing."""
 
-            @staticmethod
-            def is_active() -> bool:
-                """Whether this driver's hardware is here."""
-                return True
+def run(main: Callable[[argparse.Namespace], bool], *, aiter: str = "") -> None:
+    """Read the command line, run ``main`` and end the process; ``aiter`` says what an AITER checkout is for."""
+    doc = inspect.getdoc(inspect.getmodule(main)) or ""
+    parser = argparse.ArgumentParser(
+        description=doc, epilog=_NEEDS, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda: also ROCm's GPUs; cpu: Triton's interpreter")
+    if aiter:
+        parser.add_argument("aiter", nargs="?", metavar="AITER", help=aiter)
+    options = parser.parse_args()
+    try:
+        options.device = _device(parser, options.device)
+        sys.exit(int(not main(options)))
+    except Exception as error:
+        traceback.print_exc()
+        print(f"could not run {_name()}: {type(error).__name__}: {error}")
+        sys.exit(3)
 
-        triton.backends.backends["cpu"] = triton.backends.Backend(Compiler, Driver)
+
+def verdict(case: float, control: float, text: str, *, off: float = OFF, right: float = RIGHT) -> bool:
+    """Print the one line that counts: is the ``case`` off while its ``control`` is right? Both are relative errors.
+
+    NaN is off, and no control.
+    """
+    reproduced = not case < off and control < right
+    print(f"{'REPRODUCED' if reproduced else 'not reproduced'} {_name()}: {text}")
+    if not control < right:
+        print(f"  the control is off itself ({control:.2g}, at most {right}): this says nothing about the finding")
+    return reproduced
+
+
+def worst(errors: Iterable[float]) -> float:
+    """The largest of ``errors``; NaN is larger than any number."""
+    return max(errors, key=lambda error: (error != error, error))
+
+
+def _name() -> str:
+    return Path(sys.argv[0]).stem
+
+
+def _device(parser: argparse.ArgumentParser, asked: str | None) -> str:
+    """The device to use; for the CPU Triton's kernels are interpreted, and vLLM is told that a CPU can run them."""
+    interpret = os.environ.get("TRITON_INTERPRET") == "1"
+    if asked == "cuda" and interpret:
+        parser.error("--device cuda, and TRITON_INTERPRET=1 is set")
     import torch
 
-    return torch, "cuda" if torch.cuda.is_available() else "cpu"
+    if asked == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda, and torch sees no GPU")
+    if asked == "cpu" or interpret or not torch.cuda.is_available():
+        _interpreted()
+        print(f"Triton's interpreter, torch {torch.__version__}")
+        return "cpu"
+    print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}")
+    return "cuda"
+
+
+def _interpreted() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    # vLLM disables Triton where it finds no driver, unless no GPU is meant to be seen yet.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import triton.backends
+
+    class Compiler:
+        """Compiles for nothing."""
+
+        @staticmethod
+        def supports_target(target: object) -> bool:
+            """Whether this compiler is for ``target``."""
+            return False
+
+    class Driver:
+        """Drives nothing."""
+
+        @staticmethod
+        def is_active() -> bool:
+            """Whether this driver's hardware is here."""
+            return True
+
+    triton.backends.backends["cpu"] = triton.backends.Backend(Compiler, Driver)
 
 
 def without_native_paged_attention() -> None:
     """Have vLLM take its Triton kernel for decode, as it does at block 64 and more on ROCm."""
-    try:
+    import torch
+
+    if torch.version.hip is not None:
         import vllm.platforms.rocm as rocm
-    except Exception:  # no ROCm here: all that is asked of the module is this
+    else:  # no ROCm here: all that is asked of the module is this
         rocm = types.ModuleType("vllm.platforms.rocm")
         sys.modules["vllm.platforms.rocm"] = rocm
     rocm.use_rocm_custom_paged_attention = lambda *args: False  # type: ignore[attr-defined]
+
+
+def aiter_from(path: str) -> None:
+    """AITER's Triton kernels from a checkout, without its packages' set-up, which asks for ROCm."""
+    import torch
+
+    root = Path(path)
+    if not (root / "aiter" / "ops" / "triton").is_dir():
+        raise FileNotFoundError(f"{path} is no AITER checkout: it has no aiter/ops/triton")
+    for name in ("aiter", "aiter.ops", "aiter.ops.triton"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(root.joinpath(*name.split(".")))]
+        sys.modules[name] = package
+    kinds = types.ModuleType("aiter.ops.triton.utils.types")
+    kinds.e4m3_dtype = torch.float8_e4m3fn  # type: ignore[attr-defined]
+    sys.modules[kinds.__name__] = kinds
 
 
 def attention(
@@ -73,7 +171,7 @@ def error(got: Any, want: Any) -> float:
 
 
 def unified(q: Any, k: Any, v: Any, *, causal: bool, window: int) -> Any:
-    """vLLM's ``unified_attention`` over one request whose K and V lie in blocks of 16; ``window`` tokens."""
+    """vLLM's ``unified_attention`` over one request, K and V in blocks of 16; ``window`` tokens, 0 for none."""
     import torch
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention
 
@@ -84,7 +182,7 @@ def unified(q: Any, k: Any, v: Any, *, causal: bool, window: int) -> Any:
         cache = torch.zeros(blocks * 16, heads, size, dtype=x.dtype, device=x.device)
         cache[:length] = x
         caches.append(cache.view(blocks, 16, heads, size))
-    out = torch.empty_like(q)
+    out = torch.full_like(q, float("nan"))
     unified_attention(
         q, *caches, out,
         cu_seqlens_q=torch.tensor([0, q.shape[0]], dtype=torch.int32, device=q.device),
@@ -93,7 +191,7 @@ def unified(q: Any, k: Any, v: Any, *, causal: bool, window: int) -> Any:
         max_seqlen_k=length,
         softmax_scale=size**-0.5,
         causal=causal,
-        window_size=(window - 1, 0),
+        window_size=(window - 1, 0) if window else (-1, -1),
         block_table=torch.arange(blocks, dtype=torch.int32, device=q.device)[None],
         softcap=0,
         q_descale=None, k_descale=None, v_descale=None,
@@ -113,7 +211,7 @@ def rocm(
     from vllm.v1.attention.ops.chunked_prefill_paged_decode import chunked_prefill_paged_decode
 
     without_native_paged_attention()
-    out, one, new = torch.empty_like(q), torch.ones(1, device=q.device), q.shape[0]
+    out, one, new = torch.full_like(q, float("nan")), torch.ones(1, device=q.device), q.shape[0]
     chunked_prefill_paged_decode(
         q, k, v, out, kv_cache_dtype, *caches,
         torch.tensor([table or range(caches[0].shape[0])], dtype=torch.int32, device=q.device),
@@ -136,3 +234,38 @@ def rocm_caches(k: Any, v: Any, block: int) -> tuple[Any, Any]:
         key_cache[i // block, :, :, i % block] = k[i].view(heads, size // 4, 4)
         value_cache[i // block, :, :, i % block] = v[i]
     return key_cache, value_cache
+
+
+def aiter_unified(q: Any, k: Any, v: Any, *, block: int, tile: int, behind: float = 0.0, window: int = 0) -> Any:
+    """AITER's ``kernel_unified_attention_2d`` over one request; ``behind`` is what its last block holds after its end.
+
+    q (new, heads, size), k and v (length, heads, size) of one type; an FP8 one has scales of 1 and a bfloat16 output.
+    """
+    import torch
+    from aiter.ops.triton._triton_kernels.attention.unified_attention import kernel_unified_attention_2d
+
+    (new, heads, size), length = q.shape, k.shape[0]
+    blocks, device = -(-length // block), q.device
+    caches = []
+    for x in (k, v):
+        cache = torch.full((blocks * block, heads, size), behind, device=device).to(x.dtype)
+        cache[:length] = x
+        caches.append(cache.view(blocks, block, heads, size))
+    fp8 = q.element_size() == 1
+    out = torch.full(q.shape, float("nan"), dtype=torch.bfloat16 if fp8 else q.dtype, device=device)
+    one = torch.ones(1, device=device) if fp8 else None
+    strides = {f"stride_{n}_cache_{i}": c.stride(i) for n, c in zip("kv", caches, strict=True) for i in range(4)}
+    kernel_unified_attention_2d[heads, new // 16 + 1](
+        output_ptr=out, query_ptr=q, key_cache_ptr=caches[0], value_cache_ptr=caches[1], sink_ptr=None,
+        block_tables_ptr=torch.arange(blocks, dtype=torch.int32, device=device)[None],
+        seq_lens_ptr=torch.tensor([length], dtype=torch.int32, device=device),
+        alibi_slopes_ptr=None, qq_bias_ptr=None, scale=size**-0.5, q_descale_ptr=one, k_descale_ptr=one,
+        v_descale_ptr=one, out_scale_ptr=None, softcap=0.0, num_query_heads=heads, num_queries_per_kv=1,
+        block_table_stride=blocks, query_stride_0=q.stride(0), query_stride_1=q.stride(1),
+        output_stride_0=out.stride(0), output_stride_1=out.stride(1), qq_bias_stride_0=0, BLOCK_SIZE=block,
+        TILE_SIZE=tile, HEAD_SIZE=size, HEAD_SIZE_PADDED=size, USE_ALIBI_SLOPES=False, USE_QQ_BIAS=False,
+        USE_SOFTCAP=False, USE_SINKS=False, SLIDING_WINDOW=window, **strides,
+        query_start_len_ptr=torch.tensor([0, new], dtype=torch.int32, device=device),
+        BLOCK_Q=16, num_seqs=1, BLOCK_M=16, ALL_DECODE=new == 1,
+    )  # fmt: skip
+    return out

@@ -4,29 +4,35 @@
 and from none ahead; TRITON_ATTN and the dense kernels limit both sides. Shows where a request has more new tokens than
 the window.
 
-Needs PyTorch, Triton and vLLM, nothing of capmatrix. On a GPU: python window_one_sided.py. On a CPU:
-TRITON_INTERPRET=1.
+Needs PyTorch, Triton and vLLM, nothing of capmatrix: python window_one_sided.py [--device cuda|cpu].
 """
 
 from __future__ import annotations
+
+import argparse
 
 import plain
 
 WINDOW = 8
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> bool:
     """Compare one request of 24 new tokens with a window on both sides, and on one."""
-    torch, device = plain.start()
+    import torch
+
     torch.manual_seed(0)
-    q, k, v = (torch.randn(24, 2, 64, device=device) for _ in range(3))
+    q, k, v = (torch.randn(24, 2, 64, device=options.device) for _ in range(3))
     out = plain.rocm(q, k, v, plain.rocm_caches(k, v, 64), length=24, window=WINDOW, causal=False)
-    for name, right in (("both sides", WINDOW - 1), ("the left alone", None)):
-        want = plain.attention(q, k, v, causal=False, left=WINDOW - 1, right=right)
-        print(f"relative error against a window of {WINDOW} to {name}: {plain.error(out, want):.2g}")
+    both, left = (
+        plain.error(out, plain.attention(q, k, v, causal=False, left=WINDOW - 1, right=right))
+        for right in (WINDOW - 1, None)
+    )
     out = plain.rocm(q, k, v, plain.rocm_caches(k, v, 64), length=24, window=WINDOW)
-    print(f"with a causal mask: {plain.error(out, plain.attention(q, k, v, left=WINDOW - 1)):.2g}")
+    causal = plain.error(out, plain.attention(q, k, v, left=WINDOW - 1))
+    print(f"relative error with a causal mask, window {WINDOW}: {causal:.2g}")
+    text = f"relative error {both:.2g} of a window of {WINDOW} to both sides, {left:.2g} of one to the left alone"
+    return plain.verdict(both, plain.worst((left, causal)), text)
 
 
 if __name__ == "__main__":
-    main()
+    plain.run(main)
