@@ -21,11 +21,15 @@ class Request(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The requests of one call; ``padded_tokens`` extra query rows belong to no request."""
+    """The requests of one call; ``padded_tokens`` extra query rows belong to no request.
+
+    ``mode`` is vLLM's name of how the call runs: ``NONE`` (eager) or ``PIECEWISE`` (between graphs).
+    """
 
     name: str
     requests: tuple[Request, ...]
     padded_tokens: int = 0
+    mode: str = "NONE"
 
 
 def _decode(block: int, k: int, full: bool) -> list[Request]:

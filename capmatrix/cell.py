@@ -162,8 +162,9 @@ class Kernel(msgspec.Struct, frozen=True, omit_defaults=True):
     """One kernel or native operator that a cell ran, in order of first launch.
 
     ``kind``: ``triton``, ``native`` (an operator this target has no code for), ``stand_in`` (a native
-    operator whose exact result was computed in PyTorch), ``torch``. ``phase``: ``cache-write`` or
-    ``forward``. Sizes in bytes; registers per lane; ``compile_s`` in seconds (None: from cache).
+    operator whose exact result was computed in PyTorch), ``torch``. ``phase``: ``cache-write``,
+    ``forward``, or ``graph`` (compiled as a capture would launch it). Sizes in bytes; registers per lane; ``compile_s``
+    in seconds (None: from cache).
     """
 
     name: str
@@ -190,8 +191,9 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
     ``part``: ``write`` (the cache write alone), ``forward`` (attention over K and V as stored), ``needles`` (the
     same with one dominant key), ``query`` (how the kernels' query was made), ``selection`` (the blocks that an
     indexer selected), ``repeat`` (a second call against the first), ``guard`` (bytes that nobody may change),
-    ``accuracy`` (against unquantised inputs; reported, not judged). ``cache``: what unused slots held: ``zeroed``,
-    ``stale``, ``nan``.
+    ``accuracy`` (against unquantised inputs; reported, not judged), ``execution`` (the mode that vLLM runs the batch
+    in; said, not judged), ``graph`` (a replay of a captured graph, or of the call that one would hold). ``cache``: what
+    unused slots held: ``zeroed``, ``stale``, ``nan``.
 
     ``relative_l2``, ``plain_error`` and ``bound`` are norms over all judged rows, relative to the reference's norm:
     the error, that of plain PyTorch in the same dtypes, and the derived unit-roundoff budget. Rows are judged one by
@@ -232,10 +234,18 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``phase``: ``decode`` (one query token a request), ``verify`` (1 + k) or ``prefill``. ``workload`` names
     the profile that gave the batch its requests and lengths. Times in microseconds a call of one layer of
-    one rank: the median, and the interval it lies in over ``repeats`` repeats (``low_us`` to ``high_us``).
-    ``share_of_roofline`` is the bytes the call must move at the machine's measured bandwidth, over the time
-    (1: at the roofline). ``query_tokens`` is how many new tokens the call has over all its requests (0: not
-    recorded); ``detail`` says what else matters (clocks, cold or warm).
+    one rank: the median over ``repeats`` repeats, and the interval it lies in (``low_us`` to ``high_us``, 95 %,
+    and never narrower than the rounds are apart). ``share_of_roofline`` is the bytes the call must move at the
+    machine's measured bandwidth, over the time (1: at the roofline). ``query_tokens`` is how many new tokens the
+    call has over all its requests (0: not recorded); ``detail`` says what else matters.
+
+    ``rounds``: the median of each round in order, the cell's rivals having run between them (empty: not recorded).
+    ``drifted``: a round's median lay outside the interval of all repeats, which was widened for it. ``requests`` of
+    the call (0: not recorded). ``bandwidth_tb_s``: 10^12 bytes a second that plain sums and copies moved in the same
+    process. ``metadata_us``: host time of one build of the attention metadata, and ``metadata_synchronisations``: how
+    often that build made the host wait for the GPU. ``clocks``: lowest and highest of what the driver said after the
+    rounds: clocks in MHz, power in W, temperature in degrees Celsius, each by a name that says so. ``host_us``: what
+    the host took to make the call, which is no part of the time; ``gpu``: which GPU it was, as the driver names it.
     """
 
     phase: Literal["decode", "verify", "prefill"]
@@ -247,6 +257,15 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     share_of_roofline: float | None = None
     query_tokens: int = 0
     detail: str = ""
+    rounds: tuple[float, ...] = ()
+    drifted: bool = False
+    requests: int = 0
+    bandwidth_tb_s: float | None = None
+    metadata_us: float | None = None
+    metadata_synchronisations: int | None = None
+    clocks: dict[str, tuple[float, float]] = {}
+    host_us: float | None = None
+    gpu: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -115,6 +115,26 @@ def clocks() -> dict[str, Any]:
     return {k: v for k, v in facts.items() if v is not None}
 
 
+def gpu_id() -> str:
+    """The beginning of the first visible GPU's UUID, enough to tell those of a machine apart; "" where none is told."""
+    found: list[str] = []
+    with contextlib.suppress(Exception):
+        import torch
+
+        if torch.version.hip is None:
+            _nvml(lambda nvml: found.append(_text(nvml.nvmlDeviceGetUUID(_handle(nvml)))))
+        else:
+            import amdsmi
+
+            amdsmi.amdsmi_init()
+            try:
+                handle = amdsmi.amdsmi_get_processor_handles()[_first_visible()]
+                found.append(_text(amdsmi.amdsmi_get_gpu_device_uuid(handle)))
+            finally:
+                amdsmi.amdsmi_shut_down()
+    return found[0][:12] if found else ""
+
+
 def _nvml(ask: Callable[[Any], Any]) -> Any:
     nvml = importlib.import_module("pynvml")
     nvml.nvmlInit()

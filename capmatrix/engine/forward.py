@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from vllm.forward_context import set_forward_context
+from vllm.config.compilation import CUDAGraphMode
+from vllm.forward_context import BatchDescriptor, set_forward_context
 from vllm.v1.worker.gpu.attn_utils import build_attn_metadata, build_slot_mappings_by_layer
 
 from ..batches import Batch
@@ -54,6 +55,11 @@ def attend(setup: Setup, batch: Batch, placement: Placement, values: Values, ent
     slots[:tokens] = placement.new_slots
     k, v = (new_tokens(batch, kind) for kind in (values.k, values.v))
     metadata = _metadata(setup, batch, placement, tokens, slots)
+    as_the_runner = {
+        "num_tokens": padded,
+        "cudagraph_runtime_mode": CUDAGraphMode[batch.mode],
+        "batch_descriptor": BatchDescriptor(num_tokens=padded),
+    }
     tables = {
         "the block table": (placement.tables, placement.tables.clone()),
         "query_start_loc": (placement.query_start_loc, placement.query_start_loc.clone()),
@@ -64,7 +70,7 @@ def attend(setup: Setup, batch: Batch, placement: Placement, values: Values, ent
     q, k, v = (_padded(x, padded) for x in (values.q, k, v))
     native_ops.forget_claims()
     with (
-        set_forward_context(metadata, setup.config, num_tokens=padded, slot_mapping=by_layer),
+        set_forward_context(metadata, setup.config, slot_mapping=by_layer, **as_the_runner),
         uninitialised_as_nan(),
         _writer_apart(setup.layer),
     ):
@@ -167,7 +173,8 @@ def new_tokens(batch: Batch, per_request: tuple[torch.Tensor, ...]) -> torch.Ten
 def _metadata(setup: Setup, batch: Batch, placement: Placement, tokens: int, slots: torch.Tensor) -> dict[str, Any]:
     causal = not setup.config.attention_config.use_non_causal
     longest = max(r.seq_len for r in batch.requests)
-    positions = torch.cat([torch.arange(r.seq_len - r.query_len, r.seq_len) for r in batch.requests])
+    positions = torch.zeros(slots.shape[0], dtype=torch.int64)
+    positions[:tokens] = torch.cat([torch.arange(r.seq_len - r.query_len, r.seq_len) for r in batch.requests])
     on_host = [x.to("cpu", copy=True) for x in (placement.query_start_loc, placement.seq_lens)]
     return build_attn_metadata(
         setup.groups,

@@ -119,20 +119,42 @@ def is_mla(layer: Any) -> bool:
 
 def call(layer: Any, q: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Output (tokens, heads * v) of queries (tokens, heads, nope + rope) with latent rows (tokens, 1, ...)."""
-    kv_c, k_pe = _parts(layer, rows)
-    return layer(q, kv_c, k_pe, output_shape=(q.shape[0], layer.num_heads * layer.v_head_dim))
+    return call_with(layer, q, *parts(layer, rows))
+
+
+def call_with(layer: Any, q: torch.Tensor, kv_c: torch.Tensor, k_pe: torch.Tensor) -> torch.Tensor:
+    """As ``call``, with the rows in their two parts."""
+    output: torch.Tensor = layer(q, kv_c, k_pe, output_shape=(q.shape[0], layer.num_heads * layer.v_head_dim))
+    return output
 
 
 def write(layer: Any, rows: torch.Tensor, slots: torch.Tensor) -> None:
     """Store latent rows with the layer's own writer."""
-    kv_c, k_pe = _parts(layer, rows)
+    kv_c, k_pe = parts(layer, rows)
     layer.update_kv_cache(kv_c, k_pe, layer.kv_cache, slots, None, layer.kv_cache_dtype, layer._k_scale)
 
 
-def _parts(layer: Any, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def parts(layer: Any, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """``kv_c_normed`` (tokens, rank) and ``k_pe`` (tokens, 1, rope), as the model's norm and split leave them."""
     kv_c, k_pe = rows.split([layer.kv_lora_rank, layer.qk_rope_head_dim], dim=-1)
     return kv_c.squeeze(1).contiguous(), k_pe
+
+
+@contextlib.contextmanager
+def absorbing(layer: Any) -> Iterator[list[torch.Tensor]]:
+    """Collect a copy of the absorbed query that the kernels get, and nothing else, while the layer runs."""
+    seen: list[torch.Tensor] = []
+    own = layer.impl.forward_mqa
+
+    def forward_mqa(q: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append((torch.cat(q, dim=-1) if isinstance(q, tuple) else q).clone())
+        return own(q, *args, **kwargs)
+
+    layer.impl.forward_mqa = forward_mqa
+    try:
+        yield seen
+    finally:
+        del layer.impl.forward_mqa
 
 
 @contextlib.contextmanager

@@ -13,6 +13,9 @@ from ..cell import Cell, Geometry
 #: Longest sequence a cell's model admits, in tokens, by ``Cell.lengths``: at least the longest batch.
 MAX_MODEL_LEN = {"short": 2048, "full": 32768}
 
+#: vLLM's mode by a cell's ``execution``. Full is vLLM's default: batches without a full graph run piecewise.
+CUDAGRAPH_MODES = {"piecewise": "PIECEWISE", "full": "FULL_AND_PIECEWISE"}
+
 #: What a small model's config needs and no cell depends on.
 TINY: dict[str, Any] = {
     "vocab_size": 256,
@@ -98,11 +101,16 @@ def speculative_config(cell: Cell, max_model_len: int) -> dict[str, Any] | None:
     return {"method": "ngram", "num_speculative_tokens": k, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 
 
-def vllm_config(cell: Cell) -> Any:
-    """vLLM's ``VllmConfig`` for the cell, through its own ``EngineArgs``. Raises what vLLM raises."""
+def vllm_config(cell: Cell, longest: int | None = None) -> Any:
+    """vLLM's ``VllmConfig`` for the cell, through its own ``EngineArgs``. Raises what vLLM raises.
+
+    ``longest``: most tokens of a sequence, where the cell's own length (``MAX_MODEL_LEN``) is not meant.
+    """
     from vllm.engine.arg_utils import EngineArgs
 
-    longest = MAX_MODEL_LEN[cell.lengths]
+    usual = MAX_MODEL_LEN[cell.lengths]
+    longest = longest or usual
+    graphs = {} if cell.execution == "eager" else {"cudagraph_mode": CUDAGRAPH_MODES[cell.execution]}
     config = EngineArgs(
         model=model_dir(cell.geometry, cell.dtype, longest),
         skip_tokenizer_init=True,
@@ -113,8 +121,9 @@ def vllm_config(cell: Cell) -> Any:
         attention_backend=cell.backend,
         max_model_len=longest,
         max_num_seqs=256,
-        max_num_batched_tokens=longest,
+        max_num_batched_tokens=usual,
         enforce_eager=cell.execution == "eager",
+        compilation_config=graphs,
         speculative_config=speculative_config(cell, longest),
     ).create_engine_config()
     if not cell.geometry.causal:

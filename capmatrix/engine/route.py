@@ -31,7 +31,7 @@ def start() -> None:
 
 
 def set_phase(phase: str) -> None:
-    """Label what follows: ``cache-write`` or ``forward``."""
+    """Label what follows: ``cache-write``, ``forward`` or ``graph``."""
     global _phase
     _phase = phase
 

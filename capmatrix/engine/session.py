@@ -15,6 +15,7 @@ from ..cell import Cell, Claim, Flag, Force, Phase, Record, Rung, Verdict
 from ..grid import Workload
 from ..pair import Pair, PairRecord
 from ..rungs import reachable
+from ..timings import Sample
 from . import bootstrap
 
 Emit = Callable[[str, dict[str, Any]], None]
@@ -27,29 +28,24 @@ def open_session(target: str, switches: Mapping[str, str], options: Mapping[str,
     """Import everything a worker for ``target`` needs; called once, in the server, before it forks.
 
     ``options``: ``aiter``, the path of an AITER checkout or empty; ``triton_cache``, a folder for compiled kernels or
-    empty; ``time``, workload profiles (fields by name) that passing cells are timed under on a GPU. Raises
-    Unavailable with the reason.
+    empty. Raises Unavailable with the reason.
     """
     parsed = targets.parse(target)
     paths = (str(options.get(name) or "") for name in ("aiter", "triton_cache"))
     extensions = bootstrap.boot(parsed, switches, *paths)
     from . import environment
 
-    workloads = {name: Workload(**given) for name, given in dict(options.get("time") or {}).items()}
-    return Session(parsed, environment.collect(parsed, switches, extensions), workloads)
+    return Session(parsed, environment.collect(parsed, switches, extensions))
 
 
 class Session:
     """Cells of one target and switch set; cells that differ only in batch share their set-up."""
 
-    def __init__(
-        self, target: targets.Target, environment: Any, workloads: Mapping[str, Workload] | None = None
-    ) -> None:
+    def __init__(self, target: targets.Target, environment: Any) -> None:
         from . import compile_once, compile_watch, preload
 
         self.target = target
         self.environment = environment
-        self.workloads = dict(workloads or {})
         self._shared: tuple[object, Any] | None = None
         self._device: Any = None
         #: Set after a cell that left this process's GPU context unusable: the worker must be replaced.
@@ -136,11 +132,38 @@ class Session:
             return record
         return msgspec.structs.replace(record, verdict=verdict, reasons=tuple(findings["reasons"]))
 
+    def time(self, cell: Cell, workload: Workload, repeats: int, emit: Emit) -> Sample:
+        """One round of a cell's time under a profile; with no repeats, what that compiles is compiled and no more.
+
+        The set-up is made anew and its memory given back: the cell's rivals want it next.
+        """
+        from . import failures, timing
+
+        if self.target.kind != "device":
+            return Sample(refused="times are of GPUs alone")
+        self._shared = None
+        gc.collect()
+        self._emit = emit
+        self._phases = []
+        self._enter(Phase.TIME)
+        try:
+            self._take()
+            return timing.sample(cell, self._device, workload, repeats, self._enter)
+        except Exception as error:
+            findings: dict[str, Any] = {}
+            verdict, reasons = self._of_exception(cell, error, findings)
+            self._after(verdict, findings)
+            return Sample(refused=reasons[0] if reasons else failures.first_line(error))
+        finally:
+            gc.collect()
+            if not self.spent:
+                self._release()
+
     def _aiter_to_blame(self, cell: Cell, verdict: Verdict, findings: dict[str, Any]) -> str | None:
         """Why an AITER outside vLLM's range, not the backend, is at fault; None when it is not."""
         from . import aiter_loader, aiter_support
 
-        if verdict not in (Verdict.ERROR, Verdict.WRONG, Verdict.UNAVAILABLE):
+        if verdict not in (Verdict.ERROR, Verdict.WRONG, Verdict.UNAVAILABLE) or findings.get("foreign"):
             return None
         if self._aiter is None:
             self._aiter = aiter_loader.describe()
@@ -163,11 +186,11 @@ class Session:
         return self._judge(cell, findings)
 
     def _judge(self, cell: Cell, findings: dict[str, Any]) -> Verdict:
-        from . import device_verdicts, route, verdicts
+        from . import device_verdicts, execution, route, verdicts
 
         foreign = device_verdicts.foreign(cell.backend) if self.target.kind == "device" else ""
         if foreign:
-            findings["reasons"] = (foreign,)
+            findings["reasons"], findings["foreign"] = (foreign,), True
             return Verdict.UNAVAILABLE
         findings["claims"] = self._claims(cell)
         validation = findings["claims"][0]
@@ -185,34 +208,29 @@ class Session:
             lengths=cell.lengths,
         )
         batch = batches.in_worker_order(batch, 1 + cell.num_speculative_tokens)
+        if setup.plan is not None:
+            dispatched = setup.plan.dispatch(batch)
+            findings["checks"] = [execution.check(setup.plan, batch, dispatched)]
+            batch = execution.padded(batch, dispatched)
+        elif cell.execution != "eager":
+            findings["checks"] = [execution.WITHOUT]
         findings["has_decode"] = any(request.query_len == 1 for request in batch.requests)
         judge = verdicts.compiled if self.target.kind == "offline" else verdicts.computed
         verdict = judge(cell, setup, batch, findings, self._enter)
-        if verdict is Verdict.PASS and self.target.kind == "device":
-            verdict = self._beyond_eager(cell, setup, findings)
+        if verdict is Verdict.PASS:
+            verdict = self._beyond_eager(cell, setup, batch, findings)
         return verdict
 
-    def _beyond_eager(self, cell: Cell, setup: Any, findings: dict[str, Any]) -> Verdict:
-        """A passing cell's graphs, and its times where they are asked for."""
-        from . import failures, graphs, route, timing
+    def _beyond_eager(self, cell: Cell, setup: Any, batch: batches.Batch, findings: dict[str, Any]) -> Verdict:
+        """A passing cell's full graphs."""
+        from . import graphs, route
 
         verdict = Verdict.PASS
-        findings["route"] = route.so_far()
-        if graphs.applies(cell):
-            verdict = graphs.computed(cell, setup, findings, self._enter)
-        if verdict is not Verdict.PASS:
-            return verdict
-        for name, workload in self.workloads.items():
-            try:
-                findings["times"] = (
-                    *findings.get("times", ()), *timing.measure(cell, setup.device, name, workload, self._enter),
-                )  # fmt: skip
-            except Exception as error:
-                found = self._of_exception(cell, error, findings)
-                if found[0] is Verdict.CRASH:
-                    raise
-                why = f"not timed under {name}: {failures.first_line(error)}"
-                findings["reasons"] = (*findings.get("reasons", ()), why)
+        if graphs.applies(cell, setup, batch):
+            if self.target.kind == "offline":
+                return graphs.compiled(cell, setup, batch, findings, self._enter)
+            findings["route"] = route.so_far()
+            verdict = graphs.computed(cell, setup, batch, findings, self._enter)
         return verdict
 
     def _claims(self, cell: Cell) -> list[Claim]:
@@ -291,7 +309,6 @@ class Session:
             checks=tuple(findings.get("checks", ())),
             shims=shims.drain(),
             durations=durations,
-            times=tuple(findings.get("times", ())),
             started_at=started.isoformat(timespec="milliseconds"),
             ended_at=ended.isoformat(timespec="milliseconds"),
         )

@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec, init_attn_backend, 
 
 from .. import batches
 from ..cell import Cell, Phase
-from . import layers, model_config, workspace
+from . import execution, layers, model_config, workspace
 from .forcing import forced
 from .inputs import blocks_needed
 
@@ -29,7 +29,10 @@ SPARE_BLOCKS = 8
 
 @dataclass(frozen=True)
 class Setup:
-    """What vLLM built for a cell; ``groups`` and ``kernel_blocks`` are by KV cache group."""
+    """What vLLM built for a cell; ``groups`` and ``kernel_blocks`` are by KV cache group.
+
+    ``plan`` says in which mode each batch runs; None where the server is eager.
+    """
 
     config: Any
     layer: Any
@@ -39,6 +42,7 @@ class Setup:
     graph_support: str
     layout: str
     spec: Any
+    plan: execution.Plan | None = None
 
     @property
     def block_size(self) -> int:
@@ -52,15 +56,23 @@ class Setup:
         return device
 
 
-def build(cell: Cell, device: torch.device, enter: Callable[[Phase], None], blocks: int | None = None) -> Setup:
+def build(
+    cell: Cell,
+    device: torch.device,
+    enter: Callable[[Phase], None],
+    blocks: int | None = None,
+    longest: int | None = None,
+) -> Setup:
     """Set ``cell`` up with a pool that any of its batches fits in, or of ``blocks``; ``enter`` is told each phase.
+
+    ``longest``: most tokens of a sequence, where the cell's own length is not meant.
 
     Raises whatever vLLM raises; the phase last entered says where.
     """
     enter(Phase.CONFIGURE)
     backend = AttentionBackendEnum[cell.backend].get_class()
     with forced(cell, backend):
-        config = model_config.vllm_config(cell)
+        config = model_config.vllm_config(cell, longest)
         with set_current_vllm_config(config):
             enter(Phase.SELECT)
             layer = layers.make(cell, config, device)
@@ -111,4 +123,5 @@ def _build_cache(cell: Cell, config: Any, layer: Any, device: torch.device, bloc
         graph_support=graphs.min_cg_support.name,
         layout=layout.name,
         spec=spec,
+        plan=execution.plan(cell, config, graphs, kv_cache_config, device),
     )

@@ -50,8 +50,7 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     """
     placement = _place(cell, setup, batch)
     dtype = getattr(torch, cell.dtype)
-    checks: list[Check] = []
-    findings["checks"] = checks
+    checks: list[Check] = findings.setdefault("checks", [])
     random = _values_of(cell).random_values(batch, cell.geometry, dtype).on(setup.device)
     probe = Probe(cell, setup, batch, placement, enter)
     outcome, expected = _run(probe, random, "nan", "forward", checks)
@@ -85,9 +84,8 @@ def computed(cell: Cell, setup: Setup, batch: Batch, findings: dict[str, Any], e
     if unverified:
         return unverified
     if not any(c.ok for c in checks if c.part in ("forward", "needles")):
-        findings["reasons"] = tuple(dict.fromkeys(c.detail for c in checks if c.ok is None and c.detail)) or (
-            "no row could be judged",
-        )
+        told = [c.detail for c in checks if c.ok is None and c.detail and c.part != "execution"]
+        findings["reasons"] = tuple(dict.fromkeys(told)) or ("no row could be judged",)
         return Verdict.UNVERIFIED
     return Verdict.PASS
 

@@ -1,6 +1,6 @@
-"""One cell at a time on the whole machine: what ``--rerun-unexpected`` repeats runs beside no other cell of the run.
+"""Who may run beside whom: what ``--rerun-unexpected`` repeats has the machine to itself, what is timed a GPU.
 
-Two locks in the session folder: cells hold one together; who wants to be alone first keeps others from joining.
+Two locks a room in the session folder: cells hold one together; who wants to be alone first keeps others from joining.
 """
 
 from __future__ import annotations
@@ -11,25 +11,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_DOOR, _ROOM = "alone-door.lock", "alone-room.lock"
+#: The room of the whole machine.
+MACHINE = "alone"
+
+
+def room_of(gpu: str) -> str:
+    """The room of a GPU, by its token in the runtime's visibility variable; "" is a room as well."""
+    return f"gpu-{''.join(c if c.isalnum() else '.' for c in gpu)}"
 
 
 @contextmanager
-def together(session_dir: Path) -> Iterator[None]:
-    """While the body runs nobody is alone; waits while somebody is."""
-    with _held(session_dir / _DOOR, fcntl.LOCK_EX):
-        room = _open(session_dir / _ROOM)
-        fcntl.flock(room, fcntl.LOCK_SH)
+def together(session_dir: Path, room: str = MACHINE) -> Iterator[None]:
+    """While the body runs nobody is alone in the room; waits while somebody is."""
+    with _held(session_dir / f"{room}-door.lock", fcntl.LOCK_EX):
+        inside = _open(session_dir / f"{room}-room.lock")
+        fcntl.flock(inside, fcntl.LOCK_SH)
     try:
         yield
     finally:
-        os.close(room)
+        os.close(inside)
 
 
 @contextmanager
-def alone(session_dir: Path) -> Iterator[None]:
+def alone(session_dir: Path, room: str = MACHINE) -> Iterator[None]:
     """While the body runs no other process is in ``together`` or here; waits for those that are."""
-    with _held(session_dir / _DOOR, fcntl.LOCK_EX), _held(session_dir / _ROOM, fcntl.LOCK_EX):
+    door, inside = (session_dir / f"{room}-{part}.lock" for part in ("door", "room"))
+    with _held(door, fcntl.LOCK_EX), _held(inside, fcntl.LOCK_EX):
         yield
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..cell import Record
-from ..errors import CapmatrixError
+from ..cell import Cell, Record
+from ..errors import CapmatrixError, printable
 from ..outcome import Kind
-from . import jobs
+from . import jobs, timed
 from .facts import Facts, facts_of
 from .failure import describe, describe_pair
 from .jobs import Job
 from .shown import shown
+from .timed import Timed
 
 if TYPE_CHECKING:
     from .session import MatrixPlugin
@@ -32,6 +33,52 @@ class CellFailed(Exception):
     def __init__(self, text: str, summary: str) -> None:
         super().__init__(text)
         self.summary = summary
+
+
+class TimesItem(pytest.Item):
+    """Cells that are rivals, timed in turn once no other item waits or runs. ``facts`` is set once that is done."""
+
+    def __init__(self, *, rivals: list[Cell], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rivals = rivals
+        self.facts: Timed | None = None
+
+    @property
+    def plugin(self) -> MatrixPlugin:
+        """The session this item belongs to."""
+        assert isinstance(self.parent, MatrixFile)
+        return self.parent.plugin
+
+    def runtest(self) -> None:
+        """Passes where a rival was timed; skipped, with the reason, where none was. What was refused is a warning."""
+        self.facts = self.plugin.times_of(self.rivals)
+        for line in self.facts["refused"]:
+            self.warn(CellWarning(printable(line)))
+        if not self.facts["times"]:
+            reason = self.facts["idle"] or self.facts["refused"][0]
+            raise pytest.skip.Exception(printable(reason), _use_item_location=True)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What kept the rivals from being timed, not a traceback of the harness."""
+        if isinstance(excinfo.value, CapmatrixError):
+            return shown(f"the cells were not timed: {self.plugin.told_once(str(excinfo.value))}", self.path)
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        """Where pytest says that the item is: its file."""
+        return self.path, 0, self.name
+
+
+def times_of(items: Sequence[pytest.Item]) -> list[TimesItem]:
+    """One item for each group of rivals among the cells that were selected, in the file of its first cell."""
+    found = [(item.job, item.parent) for item in items if isinstance(item, CellItem) and isinstance(item.job, Cell)]
+    files = dict(reversed(found))
+    out = []
+    for rivals in timed.groups(cell for cell, _ in found):
+        parent = files[rivals[0]]
+        assert parent is not None
+        out.append(TimesItem.from_parent(parent, name=timed.name(rivals), rivals=rivals))
+    return out
 
 
 class MatrixFile(pytest.File):

@@ -19,13 +19,15 @@ _INTERRUPTED, _NO_TESTS = 2, 5
 class Tally(msgspec.Struct):
     """What a session has seen. ``told``: cells judged above the declared rung; ``trouble``: cells without a record.
 
-    ``flakes``: verdicts of cells whose repetition gave another one.
+    ``untimed``: groups of rivals that the harness, not they, kept from being timed. ``flakes``: verdicts of cells
+    whose repetition gave another one.
     """
 
     selected: int = 0
     told: int = 0
     resumed: int = 0
     trouble: int = 0
+    untimed: int = 0
     interrupted: bool = False
     verdicts: Counter[str] = msgspec.field(default_factory=Counter)
     kinds: Counter[str] = msgspec.field(default_factory=Counter)
@@ -43,7 +45,7 @@ class Tally(msgspec.Struct):
 
     def exit_status(self, pytest_status: int) -> int:
         """The session's exit status: pytest's own, but 3 for trouble and 1 for a run that told nothing."""
-        if self.trouble:
+        if self.trouble or self.untimed:
             return EXIT_INFRASTRUCTURE
         if self.interrupted:
             return _INTERRUPTED
@@ -85,7 +87,7 @@ def show(terminal: Any, run_path: Path, tally: Tally) -> None:
         terminal.write_line(f"Markdown: {written}")
     except (CapmatrixError, OSError) as error:
         terminal.write_line(f"no table: {error}", red=True)
-    if tally.interrupted or tally.trouble:
+    if tally.interrupted or tally.trouble or tally.untimed:
         terminal.write_line(f"to do the rest: add --resume --run-file {run_path}", bold=True)
     verdictless(terminal, tally)
 
@@ -98,6 +100,9 @@ def verdictless(terminal: Any, tally: Tally) -> None:
         terminal.write_line(f"flaky: {cell}: {', '.join(seen)}", red=True)
     if tally.trouble:
         terminal.write_line(f"{tally.trouble} cells have no record: see the failures above", red=True)
+    if tally.untimed:
+        groups = f"{tally.untimed} group{'s' * (tally.untimed > 1)} of cells"
+        terminal.write_line(f"{groups} not timed: see the failures above", red=True)
     if not tally.told and not tally.interrupted:
         counted = ", ".join(f"{n} {verdict}" for verdict, n in tally.verdicts.most_common()) or "no cell was run"
         terminal.write_line(f"FAILED: no cell got a verdict above the declared rung ({counted})", red=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import InputError
+from ..grid import Workload
 from . import jobs, runfile
 from .jobs import Job
 from .options import Options
@@ -24,7 +25,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Settled by the controller (or the only process) and sent to xdist's nodes as JSON.
 
     ``owner``: process id of the controller. ``session_dir``: where the processes of this run meet.
-    ``expectations``: files and folders of them.
+    ``expectations``: files and folders of them. ``workloads``: profiles that passing cells are timed under, by
+    name, and ``time`` as they were asked for.
     """
 
     files: tuple[str, ...]
@@ -36,6 +38,8 @@ class Plan(msgspec.Struct, frozen=True):
     session_dir: str
     owner: int
     expectations: tuple[str, ...] = ()
+    workloads: dict[str, Workload] = {}
+    time: str = ""
 
     def words(self) -> list[str]:
         """The options that change which cells there are, as they would be typed."""
@@ -44,14 +48,14 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def settle(options: Options, files: Sequence[Path], named: Sequence[Path], directory: Path) -> dict[str, Any]:
-    """Preset, targets, force, run file and whether to resume it, as ``Plan``'s fields.
+    """Preset, targets, force, profiles, run file and whether to resume it, as ``Plan``'s fields.
 
-    A resumed run keeps its own preset, targets and force where none is given. ``named``: the files given
+    A resumed run keeps its own preset, targets, force and profiles where none is given. ``named``: the files given
     as such; those found in a directory that lack the preset asked for are left out. Raises InputError.
     """
     from .. import targets
 
-    preset, force = options.preset, options.force
+    preset, force, times = options.preset, options.force, options.time
     chosen = list(options.targets)
     path = options.run_file
     if options.resume:
@@ -62,6 +66,7 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
         before = runfile.peek(path) or runfile.header_of(path)
         preset = preset if preset is not None else _text(before.get("preset"))
         force = force if force is not None else _text(before.get("force"))
+        times = times or _text(before.get("timed")) or ""
         chosen = chosen or [t for t in before.get("targets", []) if isinstance(t, str)]
     elif path is not None and path.exists() and path.stat().st_size:
         raise InputError("this run file exists already; continue it with --resume, or name another one", file=path)
@@ -74,8 +79,21 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
         "force": force,
         "run_path": str(path if path is not None else runfile.new_path(directory, files)),
         "resume": options.resume,
+        "workloads": profiles(times),
+        "time": times,
         "expectations": tuple(map(str, _expectations(options.expectations, files, directory))),
     }
+
+
+def profiles(names: str) -> dict[str, Workload]:
+    """The profiles of ``--time``, by name: ``seed,long`` or ``FILE.toml:NAME``; InputError for unknown ones."""
+    from ..selection import workloads
+
+    found = {}
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        wanted, known = workloads.choose(name)
+        found[wanted] = known[wanted]
+    return found
 
 
 def expand(plan: Plan) -> dict[Path, list[Job]]:

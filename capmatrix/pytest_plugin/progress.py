@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..errors import printable
 from .facts import Facts
+from .timed import Timed
 
 #: Colours by pytest's outcome, as pytest's terminal writer names them.
 _MARKUP: Mapping[str, dict[str, bool]] = {
@@ -39,10 +41,14 @@ class Progress:
         self.done = 0
         self.resumed = 0
         self._announced: set[str] = set()
+        self.groups = 0
+        self._timed = 0
+        self._is_timing = False
 
-    def begin(self, total: int) -> None:
-        """The cells are known and the first is about to start."""
+    def begin(self, total: int, groups: int = 0) -> None:
+        """The cells, and the groups of rivals to time, are known and the first is about to start."""
         self.total = total
+        self.groups = groups
 
     def starting(self, server: str, target: str) -> None:
         """A cell needs a worker server that does not run yet; said once a server."""
@@ -70,6 +76,25 @@ class Progress:
         if left is not None:
             text += f"  ({duration(left)} left)"
         self._write(text, **_markup(facts))
+
+    def timing(self) -> None:
+        """All cells are done, and the first group of rivals is about to be timed; said once."""
+        if not self._is_timing:
+            self._is_timing = True
+            self._write(f"timing {self.groups} group{'s' * (self.groups != 1)} of rivals, in turn", cyan=True)
+
+    def timed(self, facts: Timed) -> None:
+        """A group of rivals is done: one line for it, and one for each rival."""
+        self._timed += 1
+        if facts["idle"]:
+            return
+        width = len(str(self.groups))
+        head = f"[times {self._timed:>{width}}/{self.groups}] {facts['seconds']:>6.1f}s  {facts['label']}"
+        self._write(head, green=bool(facts["times"]), yellow=not facts["times"])
+        for rival, workload, median in facts["times"]:
+            self._write(f"    {median:>12,.1f} us  {rival}  {workload}")
+        for line in facts["refused"]:
+            self._write(f"    {printable(line)}", yellow=True)
 
     def remaining(self) -> float | None:
         """Seconds the rest will take at the pace of late; None when nothing is left or known."""

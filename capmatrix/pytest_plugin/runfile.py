@@ -44,8 +44,13 @@ def header(
     targets: Sequence[str],
     force: str | None,
     cells: int,
+    times: str = "",
 ) -> dict[str, Any]:
-    """The first line of a run. ``directory``: where pytest was called; ``cells``: how many it selected; UTC."""
+    """The first line of a run. ``directory``: where pytest was called; ``cells``: how many it selected; UTC.
+
+    ``times``: the profiles that cells are timed under, as asked for; not stated where there are none.
+    """
+    timed = {"timed": times} if times else {}
     return {
         "matrix": stem(files),
         "files": names(files, directory),
@@ -55,6 +60,7 @@ def header(
         "cells": cells,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "capmatrix": __version__,
+        **timed,
     }
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..cell import Cell, Environment, Record
-from ..errors import InputError
+from .. import timings
+from ..cell import Cell, Environment, Record, Verdict
+from ..codec import cell_id, server_key
+from ..errors import CapmatrixError, InputError
 from ..pair import carrier
-from ..selection import workloads
 from ..store import RunWriter
 from ..workers.limits import Limits
 from ..workers.pool import Pool
-from . import jobs, runfile
-from .alone import alone, together
+from . import jobs, runfile, timed
+from .alone import alone, room_of, together
 from .jobs import Job, JobRecord
 from .options import Options
 from .plan import Plan
@@ -24,21 +28,27 @@ from .repeats import REPEATS, fold
 
 
 class Runner:
-    """Runs cells one after another; ``close`` gives the slot back."""
+    """Runs cells one after another, and times them; ``close`` gives the slot back.
 
-    def __init__(self, plan: Plan, options: Options) -> None:
-        path = Path(plan.run_path)
+    ``beside``: other processes of the run run cells at the same time.
+    """
+
+    def __init__(self, plan: Plan, options: Options, *, beside: bool = False) -> None:
+        path = self._path = Path(plan.run_path)
         found = runfile.state(path)
         self._known = dict(found.done) if plan.resume else {}
         self._attempts = dict(found.attempts)
         self._told = found.environments
         self._session_dir = Path(plan.session_dir)
         self._shares = options.rerun_unexpected
+        self._workloads = plan.workloads
+        self._beside = beside
+        self._is_told = False
         self._writer = RunWriter.attach(path)
         self._environments: set[str] = set()
         self._pool = Pool(
             engine=options.engine,
-            options={"aiter": aiter_path(options), "triton_cache": options.triton_cache} | profiles(options.time),
+            options={"aiter": aiter_path(options), "triton_cache": options.triton_cache},
             limits=limits(options),
             session_dir=Path(plan.session_dir),
         )
@@ -53,9 +63,11 @@ class Runner:
         known = self._known.get(name)
         if known is not None:
             return known, True
-        if not self._shares:
-            return self._attempt(job), False
-        with together(self._session_dir):
+        with contextlib.ExitStack() as rooms:
+            if self._shares:
+                rooms.enter_context(together(self._session_dir))
+            if self._workloads and isinstance(job, Cell) and timings.applies(job):
+                rooms.enter_context(together(self._session_dir, room_of(self._pool.gpu())))
             return self._attempt(job), False
 
     def repeat(self, record: JobRecord) -> JobRecord:
@@ -71,6 +83,69 @@ class Runner:
         folded: JobRecord = fold(records)
         self._keep(folded)
         return folded
+
+    def prepare(self, record: JobRecord) -> None:
+        """Has a passing cell's worker compile what its time will need, while other cells of the run compile theirs.
+
+        What goes wrong there is no matter of the cell's verdict: its time will meet it again.
+        """
+        if not self._beside or not isinstance(record, Record):
+            return
+        for name, workload in self._workloads.items():
+            if timed.lacks(record, name):
+                with contextlib.suppress(CapmatrixError):
+                    self._pool.time(record.cell, workload, 0)
+
+    def time(self, rivals: Sequence[Cell]) -> timed.Timed:
+        """Times those of the rivals that passed and lack a time, in turn, with their GPU to themselves.
+
+        Their records are written again with what was found. Raises StoreError where they cannot be written.
+        """
+        since = time.monotonic()
+        self._read_others()
+        records = [r for cell in rivals if isinstance(r := self._known.get(cell_id(cell)), Record)]
+        out = timed.Timed(label=timed.shared(rivals), times=[], refused=[], idle="", seconds=0.0)
+        self._pool.keep_warm(len({server_key(record.cell) for record in records}))
+        for name, workload in self._workloads.items():
+            due = [self._latest(record) for record in records if timed.lacks(self._latest(record), name)]
+            if not due:
+                continue
+            with alone(self._session_dir, room_of(self._pool.gpu())):
+                found = timed.take(due, name, workload, self._pool.time)
+            for record in due:
+                self._complete(record, name, found[record.cell_id], out)
+        out["seconds"] = round(time.monotonic() - since, 3)
+        if not out["times"] and not out["refused"]:
+            out["idle"] = self._idle(rivals, records)
+        return out
+
+    def _complete(self, record: Record, name: str, found: timed.Found, out: timed.Timed) -> None:
+        if not found.foreign:
+            self._keep(timed.completed(record, name, found))
+        who = timed.rival(record.cell)
+        if found.timing is None:
+            out["refused"].append(f"{who}: not timed under {name}: {found.refused}")
+        else:
+            out["times"].append((who, name, found.timing.median_us))
+
+    def _latest(self, record: Record) -> Record:
+        found = self._known[record.cell_id]
+        assert isinstance(found, Record)
+        return found
+
+    def _idle(self, rivals: Sequence[Cell], records: Sequence[Record]) -> str:
+        if len(records) < len(rivals):
+            return f"{len(rivals) - len(records)} of {len(rivals)} cells have no record: --resume times them"
+        passing = [r for r in records if r.verdict is Verdict.PASS]
+        return "no cell passed" if not passing else "timed already"
+
+    def _read_others(self) -> None:
+        """The records that other processes of this run wrote: no cell of it waits or runs any more."""
+        if self._beside and not self._is_told:
+            found = runfile.state(self._path)
+            self._known.update(found.done)
+            self._told = {**self._told, **found.environments}
+            self._is_told = True
 
     def environment(self, record: JobRecord) -> Environment | None:
         """What a record's cell or pair ran on."""
@@ -113,18 +188,6 @@ def limits(options: Options) -> Limits:
     factor = None if options.limit_run is None else 1.0
     changed = {"compile_s": options.limit_compile, "run_s": options.limit_run, "emulated_factor": factor}
     return msgspec.structs.replace(Limits(), **{k: v for k, v in changed.items() if v is not None})
-
-
-def profiles(names: str) -> dict[str, Any]:
-    """The option ``time`` for the engine: profiles, fields by name, of ``seed,long`` or ``FILE.toml:NAME``; none: {}.
-
-    InputError for unknown ones.
-    """
-    found = {}
-    for name in filter(None, names.split(",")):
-        wanted, known = workloads.choose(name.strip())
-        found[wanted] = msgspec.structs.asdict(known[wanted])
-    return {"time": found} if found else {}
 
 
 def aiter_path(options: Options) -> str:

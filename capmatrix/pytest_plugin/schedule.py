@@ -3,6 +3,10 @@
 xdist calls the methods below (its ``Scheduling`` protocol). A node is sent items one at a time and holds
 at most two, the one it runs and the next: xdist's node needs to know the next item before it runs one.
 The rest of its group waits here, where an idle node can take half of it.
+
+Items that come last (times, which want a GPU to themselves) begin when no other item waits or runs any more. Since a
+node does not begin its last item before it knows the next one, a node that has run out of other items is given one
+such item at once, which it then holds and does not begin until it is given another one or told that there is none.
 """
 
 from __future__ import annotations
@@ -32,9 +36,18 @@ class GroupScheduling:
         numnodes: nodes that will submit a collection.
         key: group and server of a node id.
         differ: called with a text where two nodes collected different items.
+        last: whether an item comes last.
+        lanes: nodes that share the items that come last; 0 for any number of them.
     """
 
-    def __init__(self, numnodes: int, key: Callable[[str], Key], differ: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        numnodes: int,
+        key: Callable[[str], Key],
+        differ: Callable[[str], None],
+        last: Callable[[str], bool] = lambda nodeid: False,
+        lanes: int = 0,
+    ) -> None:
         self.numnodes = numnodes
         self.collection: list[str] | None = None
         self._key = key
@@ -45,6 +58,11 @@ class GroupScheduling:
         self._server: dict[Any, Hashable] = {}
         self._queue: dict[Hashable, deque[deque[int]]] = {}
         self._deaths: dict[int, int] = {}
+        self._is_last = last
+        self._lanes = lanes
+        self._last: deque[int] = deque()
+        self._lasts: frozenset[int] = frozenset()
+        self._finishers: set[Any] = set()
 
     @property
     def nodes(self) -> list[Any]:
@@ -60,6 +78,8 @@ class GroupScheduling:
     def tests_finished(self) -> bool:
         """Whether nothing waits here and every node runs its last item."""
         if not self.collection_is_completed or self._waiting():
+            return False
+        if not self._first_done() and any(map(self._is_parked, self.nodes)):
             return False
         return all(len(held) < HELD for held in self._held.values())
 
@@ -88,14 +108,16 @@ class GroupScheduling:
             self.collection = list(next(iter(self._collections.values())))
             if any(list(c) != self.collection for c in self._collections.values()):
                 self.collection = []
+            self._lasts = frozenset(i for i, name in enumerate(self.collection) if self._is_last(name))
             self._enqueue(range(len(self.collection)))
-        for node in self.nodes:
-            self._feed(node)
+        self._feed_all()
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """A node has finished an item."""
         self._held[node].remove(item_index)
         self._feed(node)
+        if self._first_done():
+            self._feed_all()
 
     def remove_node(self, node: Any) -> str | None:
         """A node is gone; what it held and had claimed goes to the others.
@@ -106,6 +128,7 @@ class GroupScheduling:
         held = self._held.pop(node)
         rest = self._claimed.pop(node)
         self._server.pop(node, None)
+        self._finishers.discard(node)
         crashed: str | None = None
         if held:
             assert self.collection is not None
@@ -114,8 +137,7 @@ class GroupScheduling:
             if not self.tried_again(crashed):
                 held = held[1:]
         self._enqueue([*held, *rest])
-        for other in self.nodes:
-            self._feed(other)
+        self._feed_all()
         return crashed
 
     def tried_again(self, nodeid: str) -> bool:
@@ -132,29 +154,64 @@ class GroupScheduling:
         raise RuntimeError("nodes of a matrix run give no items back")
 
     def _waiting(self) -> bool:
-        return bool(self._queue) or any(self._claimed.values())
+        return bool(self._queue) or bool(self._last) or any(self._claimed.values())
+
+    def _first_done(self) -> bool:
+        """Whether nothing waits or runs but what comes last, and who has no part in that is gone, with its worker."""
+        if self._queue or any(self._claimed.values()):
+            return False
+        if not self._finishers.issuperset(self._held):
+            return False
+        return all(index in self._lasts for held in self._held.values() for index in held)
+
+    def _is_parked(self, node: Any) -> bool:
+        """Whether a node holds an item that comes last: whatever it is sent now begins that item."""
+        return any(index in self._lasts for index in self._held[node])
 
     def _enqueue(self, indices: Iterable[int]) -> None:
         collection = self.collection or []
         groups: dict[Hashable, tuple[Hashable, deque[int]]] = {}
         for index in indices:
+            if index in self._lasts:
+                self._last.append(index)
+                continue
             key = self._key(collection[index])
             groups.setdefault(key.group, (key.server, deque()))[1].append(index)
         for server, group in groups.values():
             self._queue.setdefault(server, deque()).append(group)
 
+    def _feed_all(self) -> None:
+        for node in self.nodes:
+            self._feed(node)
+        if self._first_done():
+            # The last of them may have been what the others waited for.
+            for node in self.nodes:
+                self._feed(node)
+
     def _feed(self, node: Any) -> None:
         if node.shutting_down:
             return
         while len(self._held[node]) < HELD:
+            if self._is_parked(node) and not self._first_done():
+                return
             if not self._claimed[node]:
                 self._claim(node)
-            if not self._claimed[node]:
+            if self._claimed[node]:
+                index = self._claimed[node].popleft()
+            elif self._last and self._finishes(node):
+                index = self._last.popleft()
+            else:
                 node.shutdown()
                 return
-            index = self._claimed[node].popleft()
             self._held[node].append(index)
             node.send_runtest_some([index])
+
+    def _finishes(self, node: Any) -> bool:
+        """Whether a node is one of those that share what comes last."""
+        if node not in self._finishers and self._lanes and len(self._finishers) >= self._lanes:
+            return False
+        self._finishers.add(node)
+        return True
 
     def _claim(self, node: Any) -> None:
         """Give a node its next group: of its last server, else of the one fewest nodes use, else half of another's."""

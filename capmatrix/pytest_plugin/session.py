@@ -16,23 +16,26 @@ from typing import Any
 
 import pytest
 
+from ..cell import Cell
 from ..codec import decode, encode
 from ..errors import EXIT_INFRASTRUCTURE, CapmatrixError, InputError
 from ..expect.expectations import Expectations
 from ..outcome import Expectation, Kind
 from ..store import RunWriter, StoreError
 from ..workers import session as workers
+from ..workers import slots
 from ..workers.processes import die_with_parent
 from . import ending, jobs, runfile
 from . import plan as plans
 from .arguments import matrix_files
-from .collect import CellItem, MatrixFile
+from .collect import CellItem, MatrixFile, TimesItem, times_of
 from .jobs import Job, JobRecord
 from .options import DEFAULT_ENGINE, read_options
 from .progress import Progress
 from .runner import Runner, aiter_path
 from .schedule import GroupScheduling, Key
 from .signals import Interrupts
+from .timed import PREFIX, Timed
 
 #: Where the controller's plan stands in a node's input.
 _INPUT = "capmatrix_plan"
@@ -86,7 +89,13 @@ class MatrixPlugin:
         expected = self._expectations.find(record, slot.environment(record))
         if self.options.rerun_unexpected and jobs.outcome(record, expected).kind is Kind.FAILED:
             record, resumed = slot.repeat(record), False
+        if not resumed:
+            slot.prepare(record)
         return record, resumed, expected
+
+    def times_of(self, rivals: list[Cell]) -> Timed:
+        """Times rivals in turn; their records are written again."""
+        return self._slot().time(rivals)
 
     def told_once(self, text: str) -> str:
         """``text``, and from the second time on its first line: what stops one server stops all its cells."""
@@ -97,7 +106,7 @@ class MatrixPlugin:
 
     def _slot(self) -> Runner:
         if self._runner is None:
-            self._runner = Runner(self.plan, self.options)
+            self._runner = Runner(self.plan, self.options, beside=self.is_node)
         return self._runner
 
     # Beginning
@@ -127,6 +136,12 @@ class MatrixPlugin:
         fields = plans.settle(self.options, files, named, directory)
         if not fields["files"]:
             raise InputError("no matrix file has this preset", key="--preset", value=fields["preset"])
+        if fields["workloads"] and self.is_controller and config.option.dist != "load":
+            raise InputError(
+                "times are taken last only where cells are spread as by default (load)",
+                key="--dist",
+                value=config.option.dist,
+            )
         aiter_path(self.options)  # a mistake in it is one message too
         session_dir = workers.create(tempfile.mkdtemp(prefix="capmatrix-"))
         return plans.Plan(**fields, session_dir=str(session_dir), owner=os.getpid())
@@ -154,36 +169,44 @@ class MatrixPlugin:
         collected.plugin = self
         return collected
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
+        """Where times are asked for: an item for each group of rivals among the cells that are left, after all else."""
+        result = yield
+        if self.plan.workloads:
+            items += times_of(items)
+        return result
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Plain pytest: the cells are known."""
         if not self.is_node and not self.is_controller:
-            cells = sum(isinstance(item, CellItem) for item in session.items)
-            self._begin(cells, len(session.items) - cells)
+            cells, times = (sum(isinstance(item, kind) for item in session.items) for kind in (CellItem, TimesItem))
+            self._begin(cells, times, len(session.items) - cells - times)
             terminal = self._terminal()
-            if terminal is not None and cells == len(session.items):
+            if terminal is not None and not self._others:
                 terminal.showfspath = False
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
         """xdist's controller: the first node has told which cells are selected."""
         if self._writer is None:
-            cells = sum(self._is_cell(name) for name in ids)
-            self._begin(cells, len(ids) - cells)
+            cells, times = (sum(map(is_one, ids)) for is_one in (self._is_cell, self._is_times))
+            self._begin(cells, times, len(ids) - cells - times)
 
-    def _begin(self, cells: int, others: int) -> None:
+    def _begin(self, cells: int, times: int, others: int) -> None:
         self.tally.selected, self._others = cells, others
         if not cells or self.config.option.collectonly:
             return
         run_plan = self.plan
         files = [Path(f) for f in run_plan.files]
         here = self.config.invocation_params.dir.resolve()
-        head = runfile.header(files, here, run_plan.preset, run_plan.targets, run_plan.force, cells)
+        head = runfile.header(files, here, run_plan.preset, run_plan.targets, run_plan.force, cells, run_plan.time)
         try:
             self._writer = RunWriter(run_plan.run_path, head, resume=run_plan.resume)
         except StoreError as error:
             raise pytest.UsageError(str(error)) from None
         if self.progress is not None:
-            self.progress.begin(cells)
+            self.progress.begin(cells, times)
 
     # Running
 
@@ -194,6 +217,11 @@ class MatrixPlugin:
         """Attach what the controller shows; turn an unexpected pass into pytest's xpassed."""
         plain = yield
         report: Any = plain  # the attributes below travel with it from a node to the controller
+        if isinstance(item, TimesItem) and call.when == "setup":
+            report.capmatrix_timing = True
+        elif isinstance(item, TimesItem) and call.when == "call":
+            report.capmatrix_times = item.facts
+            self._stop_on_trouble(item, call)
         if not isinstance(item, CellItem):
             return plain
         if call.when == "setup":
@@ -232,6 +260,12 @@ class MatrixPlugin:
             self.tally.add(report.capmatrix)
             if self.progress is not None:
                 self.progress.finished(report.capmatrix)
+        elif report.when == "call" and hasattr(report, "capmatrix_times"):
+            self.tally.untimed += report.capmatrix_times is None
+            if self.progress is not None and report.capmatrix_times is not None:
+                self.progress.timed(report.capmatrix_times)
+        elif hasattr(report, "capmatrix_timing") and self.progress is not None:
+            self.progress.timing()
         elif report.when == "setup" and hasattr(report, "capmatrix_server") and self.progress is not None:
             self.progress.starting(*report.capmatrix_server)
 
@@ -240,9 +274,14 @@ class MatrixPlugin:
         """Count and name cells as pytest does; while one is reported it has a line of ours, and no letter."""
         if report.outcome == "rerun":
             return "rerun", "", ""
-        if getattr(report, "capmatrix", None) is None or report.when != "call":
+        if report.when != "call":
             return None
-        kind = report.capmatrix["kind"]
+        if getattr(report, "capmatrix", None) is not None:
+            kind = report.capmatrix["kind"]
+        elif getattr(report, "capmatrix_times", None) is not None:
+            kind = report.outcome
+        else:
+            return None
         return kind, "", "" if self._is_reporting else kind.upper()
 
     # xdist
@@ -254,13 +293,20 @@ class MatrixPlugin:
             return None
         everything = [job for found in self._cells.values() for job in found]
         self._keys = {jobs.name(job): Key(jobs.setup_key(job), jobs.server_key(job)) for job in everything}
-        self._scheduler = GroupScheduling(len(config.option.tx), self._key, self._differ)
+        # Where there is one GPU one node times everything; the others end, and give its memory back.
+        lanes = 1 if len(slots.devices()) < 2 else 0
+        self._scheduler = GroupScheduling(len(config.option.tx), self._key, self._differ, self._is_times, lanes)
         return self._scheduler
 
     def _key(self, nodeid: str) -> Key:
         return self._keys.get(nodeid.rpartition("::")[2]) or Key(nodeid, None)
 
+    def _is_times(self, nodeid: str) -> bool:
+        return bool(self.plan.workloads) and nodeid.rpartition("::")[2].startswith(PREFIX)
+
     def _is_cell(self, nodeid: str) -> bool:
+        if self._is_times(nodeid):
+            return False
         return nodeid.rpartition("::")[2] in self._keys if self._keys else ".toml::" in nodeid
 
     def _differ(self, text: str) -> None:
@@ -269,10 +315,12 @@ class MatrixPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
-        """A node died, which no cell can cause: the cell it ran is tried once more."""
+        """A node died, which no cell can cause: the item it ran is tried once more."""
         if isinstance(sched, GroupScheduling):
             if sched.tried_again(crashitem):
                 report.outcome = "rerun"
+            elif self._is_times(crashitem):
+                self.tally.untimed += 1
             else:
                 self.tally.trouble += 1
 

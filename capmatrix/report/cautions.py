@@ -70,6 +70,13 @@ def _conditions(report: Report, ran: list[Record], told: list[Record]) -> list[s
         out.append(f"{text.count(cells, 'cell')} used a PyTorch stand-in for a native operator: {shown}.")
     if told and all(r.cell.execution == "eager" for r in told):
         out.append("Every cell ran eagerly: graph capture and compiled mode were not tried.")
+    executed = summary.strength(Rung.EXECUTED)
+    uncaptured = sum(r.cell.execution == "full" and summary.strength(r.rung) < executed for r in told)
+    if uncaptured:
+        out.append(
+            f"{text.count(uncaptured, 'cell')} with full graphs ran without one: the call that a graph would hold was "
+            "made, not captured."
+        )
     return out
 
 

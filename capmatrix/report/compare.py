@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ..analysis import diff
+from ..analysis.agreement import agreement as agreed
 from ..analysis.compare import KINDS, Comparison, Entry, Side, Times
 from ..analysis.sources import Sourced
 from ..cell import Flag, Timing, Verdict
 from ..summary import DID_NOT_RUN, versions
+from . import agreement
 from . import text as words
 from .markdown import COMMENT_LIMIT, SIGN, code, code_in_table
 
@@ -56,6 +58,7 @@ def text(found: Comparison, *, everything: bool = False, width: int = 100) -> st
         for name, left, right, count in _facts(found):
             out += words.fill(f"{name}: {left} -> {right} ({count})", width, "  ", "      ")
     label = labels(found)
+    out += agreement.text(agreed(found), label, time_words, width, everything)
     for kind in KINDS:
         entries = found.of(kind)
         if not entries or (kind == "same" and not everything):
@@ -96,6 +99,7 @@ def _markdown(found: Comparison, shown: int, everything: bool) -> str:
         out += [_row(name, left, right, str(count)) for name, left, right, count in _facts(found)]
         out += ["", "</details>"]
     label = labels(found)
+    out += agreement.markdown(agreed(found), label, time_words, shown)
     for kind in KINDS:
         entries = found.of(kind)
         if not entries or (kind == "same" and not everything):
@@ -193,7 +197,7 @@ def time_words(t: Times) -> str:
 
 def timing(t: Timing | None) -> str:
     """A median and its interval, in microseconds."""
-    return f"{us(t.median_us)} ({us(t.low_us)} to {us(t.high_us)})" if t else "not timed"
+    return f"{words.us(t.median_us)} ({words.us(t.low_us)} to {words.us(t.high_us)})" if t else "not timed"
 
 
 def ratio(t: Times) -> str:
@@ -201,11 +205,6 @@ def ratio(t: Times) -> str:
     if t.ratio is None or t.low is None or t.high is None:
         return ""
     return f"{t.ratio:.3g} ({t.low:.3g} to {t.high:.3g}){f', {t.kind}' if t.kind else ''}"
-
-
-def us(value: float) -> str:
-    """Microseconds, in four figures or whole ones."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _counts(found: Comparison) -> str:

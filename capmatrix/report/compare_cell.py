@@ -11,6 +11,7 @@ from ..cell import Check, Kernel, Timing
 from . import text as words
 from .compare import ratio, timing, verdict_words
 from .markdown import code, code_in_table
+from .timing_facts import timing_facts
 
 _NOTHING = "-"
 
@@ -184,7 +185,9 @@ def _check(c: Check | None) -> str:
 def _time(t: Times) -> list[Row]:
     rows = [Row(words.one_line(f"{t.phase}, {t.workload}", 60), _timing(t.left), _timing(t.right))]
     said = ratio(t)
-    return [*rows, Row("ratio, right over left", "1", said)] if said else rows
+    rows += [Row("ratio, right over left", "1", said)] if said else []
+    sides = [dict(timing_facts(side)) if side else {} for side in (t.left, t.right)]
+    return rows + _rows((name, [side.get(name, "") for side in sides]) for name in {**sides[0], **sides[1]})
 
 
 def _timing(t: Timing | None) -> str:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..cell import Check, Claim, Environment, Failure, Flag, Force, Kernel, Phase, Record, Verdict
+from ..cell import Check, Claim, Environment, Failure, Flag, Force, Kernel, Phase, Record, Timing, Verdict
 from ..pair import PairRecord
 from ..summary import DID_NOT_RUN, over_advertised, place, switch_words, under_advertised
 from . import explain_pair, text
 from .lookup import find
 from .rerun import pytest_command
+from .timing_facts import timing_facts
 
 _WIDTH = 100
 _LABEL = 16
@@ -41,6 +42,8 @@ CHECKS = {
     "guard": "guard bands",
     "query": "absorbed query",
     "accuracy": "accuracy (reported only)",
+    "execution": "mode of execution",
+    "graph": "graph",
 }
 #: Meanings of the flags that no table marks.
 FLAGS = {
@@ -86,6 +89,7 @@ def render(
     out += _setup(record, width)
     out += _route(record.route, width)
     out += _checks(record.checks, width)
+    out += _times(record.times, width)
     out += _failure(record.failure, width)
     out += _durations(record, width)
     out += _environment(record, environment, width)
@@ -252,6 +256,21 @@ def _checks(checks: Sequence[Check], width: int) -> list[str]:
         "  ",
         "  ",
     )
+    return out
+
+
+def _times(times: Sequence[Timing], width: int) -> list[str]:
+    """What one call took under each profile, and under which conditions."""
+    if not times:
+        return []
+    out = _section("Times of one call of one layer of one rank, cache write included")
+    for t in times:
+        share = "" if t.share_of_roofline is None else f", {t.share_of_roofline:.0%} of the roofline measured here"
+        said = f"{text.us(t.median_us)} us ({text.us(t.low_us)} to {text.us(t.high_us)})"
+        said += f", {text.count(t.repeats, 'repeat')}{share}"
+        out += _row(text.one_line(t.phase, 20), text.one_line(f"{said}; workload {t.workload}", 400), width)
+        for name, line in timing_facts(t):
+            out += text.fill(f"{name}: {line}", width, "      ", "        ")
     return out
 
 

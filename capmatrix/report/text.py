@@ -198,6 +198,11 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value < 999.5 else f"{value:.0f} s"
 
 
+def us(value: float) -> str:
+    """Microseconds without their unit, in four figures or whole ones."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def size(value: float) -> str:
     """Bytes for people, binary units."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -44,6 +44,7 @@ _CHECKS = {
     "guard": "bytes that nobody may change",
     "accuracy": "against unquantised inputs (not judged)",
     "graph": "replay of a captured graph",
+    "execution": "mode of execution (said, not judged)",
 }
 
 

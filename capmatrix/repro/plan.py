@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from .. import batches, summary, vocabulary
@@ -33,6 +34,10 @@ _UNSEEN = ("guard", "graph", "query")
 
 #: Longest sequence, in tokens, that the cell's model admits, by ``Cell.lengths`` (as the engine configures it).
 MAX_MODEL_LEN: dict[str, int] = {"short": 2048, "full": 32768}
+
+#: What a record says of a call whose rows were padded for piecewise graphs, and the most rows that one has.
+_PADDED = re.compile(r"this batch PIECEWISE: (\d{1,6}) tokens padded to (\d{1,6});", re.ASCII)
+_MOST_ROWS = 8192
 
 #: Manager blocks beyond what a batch needs, as in the engine.
 _SPARE_BLOCKS = 8
@@ -203,7 +208,17 @@ def _batch(record: Record) -> Batch:
         num_speculative_tokens=cell.num_speculative_tokens,
         lengths=cell.lengths,
     )
-    return batches.in_worker_order(built, 1 + cell.num_speculative_tokens)
+    ordered = batches.in_worker_order(built, 1 + cell.num_speculative_tokens)
+    padded = _padded_to(record)
+    return ordered._replace(padded_tokens=padded - sum(r.query_len for r in ordered.requests)) if padded else ordered
+
+
+def _padded_to(record: Record) -> int:
+    """Rows that the record says a call between piecewise graphs had; 0 where it says none that could be."""
+    said = next((c.detail for c in record.checks if c.part == "execution"), "")
+    found = _PADDED.search(said) if record.cell.execution != "eager" else None
+    real, rows = (int(n) for n in found.groups()) if found else (0, 0)
+    return rows if real < rows <= _MOST_ROWS else 0
 
 
 def _fill(record: Record, failing: list[str]) -> str:

@@ -140,6 +140,7 @@ def configuration(plan: Plan) -> list[str]:
         f"max_num_batched_tokens={longest}",
         "max_num_seqs=256",
         f"enforce_eager={cell.execution == 'eager'}",
+        *(['compilation_config={"cudagraph_mode": "PIECEWISE"}'] if cell.execution == "piecewise" else []),
         "skip_tokenizer_init=True",
         'load_format="dummy"',
         *(["speculative_config=speculative"] if speculative else []),

@@ -13,27 +13,41 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from .. import codec, rungs
 from ..cell import Cell, Environment, Record, Rung
 from ..engine import Unavailable
+from ..grid import Workload
 from ..pair import Pair, PairRecord, carrier, of_death
 from ..runlines import now
+from ..timings import Sample
 from . import blame, deaths, processes, session, slots
 from .deaths import Progress, with_reasons
 from .limits import Limits, for_target
-from .protocol import Begin, ConnectionLost, Event, Exit, Hello, ProtocolError, Result, Run, send
+from .protocol import Begin, ConnectionLost, Event, Exit, Hello, ProtocolError, Result, Run, Time, send
 from .worker import EXIT_HUNG_UP
 
-#: Warm workers a slot keeps, of as many servers.
-_WARM = 2
+#: Warm workers a slot keeps, of as many servers; and while rivals of several servers are timed in turn.
+_WARM, _MOST_WARM = 2, 8
 
 ENGINE = "capmatrix.engine.session:open_session"
 
 Listener = Callable[[Cell, str, dict[str, Any]], None]
+
+
+class _Round(NamedTuple):
+    """Repeats of a cell under a profile, rather than the cell itself."""
+
+    workload: Workload
+    repeats: int
+
+
+#: What a worker is asked of a cell: the cell, the pair that it stands for, or its time.
+_Job = Pair | _Round | None
+_Outcome = Record | PairRecord | Sample
 
 
 class _Stale(Exception):
@@ -80,6 +94,7 @@ class Pool:
         self.retry_alone = retry_alone
         self.listener = listener
         self.environments: dict[str, Environment] = {}
+        self._most_warm = _WARM
         self._temporary = session_dir is None
         self.session_dir = Path(tempfile.mkdtemp(prefix="capmatrix-") if session_dir is None else session_dir)
         self.session_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,8 +136,34 @@ class Pool:
         except Unavailable as error:
             self._unavailable[key] = str(error)
             record = deaths.unavailable(stand_in, self._nowhere(stand_in), str(error))
+        assert not isinstance(record, Sample)
         found = of_death(record, pair) if isinstance(record, Record) else record
         return msgspec.structs.replace(found, started_at=found.started_at or started, ended_at=found.ended_at or now())
+
+    def time(self, cell: Cell, workload: Workload, repeats: int) -> Sample:
+        """Times a cell's call under a profile, ``repeats`` times; with 0 only what that will need is made ready.
+
+        A death, a hang or an exception is a sample that says so (``refused``), and costs the worker, nothing else.
+        """
+        key = codec.server_key(cell)
+        try:
+            if key in self._unavailable:
+                raise Unavailable(self._unavailable[key])
+            found = self._attempt(cell, _Round(workload, repeats))[0]
+        except Unavailable as error:
+            self._unavailable[key] = str(error)
+            return Sample(refused=str(error))
+        if isinstance(found, Sample):
+            return found
+        return Sample(refused=found.reasons[0], environment=found.environment)
+
+    def keep_warm(self, servers: int) -> None:
+        """Lets each slot keep workers of so many servers, within bounds, so that a turn through them starts none."""
+        self._most_warm = min(max(_WARM, servers), _MOST_WARM)
+
+    def gpu(self) -> str:
+        """The GPU that this thread's workers are shown, as the runtime's visibility variable names it; "": none."""
+        return next(iter(slots.device_environment(self._own_slot()).values()), "")
 
     def _run(self, cell: Cell) -> Record:
         record, before = self._attempt(cell)
@@ -131,15 +172,15 @@ class Pool:
             return blame.investigate(record, before, self._replay, self.limits)
         return record
 
-    def _attempt(self, cell: Cell, pair: Pair | None = None) -> tuple[Record | PairRecord, list[Cell]]:
-        """A cell's (or a pair's) outcome in this slot's worker, and the cells that ran before it there."""
+    def _attempt(self, cell: Cell, job: _Job = None) -> tuple[_Outcome, list[Cell]]:
+        """A cell's (or a pair's) outcome, or its time, in this slot's worker; the cells that ran before it there."""
         losses = stale = 0
         while True:
             worker = self._worker(cell)
             before = list(worker.history)
             progress = Progress(for_target(self.limits, cell.target), time.monotonic())
             try:
-                record = self._cell(worker, cell, progress, pair)
+                record = self._cell(worker, cell, progress, job)
             except _Stale:
                 self._drop(cell, worker)
                 stale += 1
@@ -161,8 +202,8 @@ class Pool:
                 )
             return record, before
 
-    def _cell(self, worker: _Worker, cell: Cell, progress: Progress, pair: Pair | None = None) -> Record | PairRecord:
-        """Runs a cell in a worker. Raises _Stale, or ConnectionLost where the keeper is gone too."""
+    def _cell(self, worker: _Worker, cell: Cell, progress: Progress, job: _Job = None) -> _Outcome:
+        """Runs or times a cell in a worker. Raises _Stale, or ConnectionLost where the keeper is gone too."""
         connection = worker.connection
         environment = connection.environment
         worker.number += 1
@@ -170,14 +211,19 @@ class Pool:
         begun = False
         try:
             connection.link.settimeout(self.limits.fork_s)
-            send(connection.link, Run(number, cell, pair))
+            if isinstance(job, _Round):
+                send(connection.link, Time(number, cell, job.workload, job.repeats))
+            else:
+                send(connection.link, Run(number, cell, job))
             while True:
                 message = connection.reader.read(progress.deadline)
                 if isinstance(message, Event):
                     self._event(cell, message, progress)
                 elif isinstance(message, Result) and message.number == number:
-                    if pair is not None:
-                        return _decode_pair(message.record, cell, pair, environment, progress)
+                    if isinstance(job, _Round):
+                        return _decode_sample(message.record, cell, environment, progress)
+                    if job is not None:
+                        return _decode_pair(message.record, cell, job, environment, progress)
                     worker.history.append(cell)
                     return _decode(message.record, cell, environment, progress)
                 elif isinstance(message, Begin) and message.number == number:
@@ -233,6 +279,7 @@ class Pool:
             self.end_worker(cell)
         for cell in cells[:-1]:
             record, _ = self._attempt(cell)
+            assert isinstance(record, Record)
             if record.verdict in blame.DEADLY:
                 return None
         record, before = self._attempt(cells[-1])
@@ -252,7 +299,7 @@ class Pool:
         if key in warm:
             warm.move_to_end(key)
             return warm[key]
-        while len(warm) >= _WARM:
+        while len(warm) >= self._most_warm:
             self._forget(warm.popitem(last=False)[1])
         server = session.Server(
             self.session_dir, self.engine, cell.target, dict(cell.switches), self.options, self.limits
@@ -352,3 +399,11 @@ def _decode_pair(
     if record.pair != pair:
         return deaths.invalid(cell, environment, progress, f"it is of another pair, {record.pair_id}")
     return record
+
+
+def _decode_sample(raw: msgspec.Raw, cell: Cell, environment: Environment, progress: Progress) -> Record | Sample:
+    try:
+        sample = codec.decode(bytes(raw), Sample)
+    except msgspec.DecodeError as error:
+        return deaths.invalid(cell, environment, progress, str(error))
+    return msgspec.structs.replace(sample, environment=environment.id)

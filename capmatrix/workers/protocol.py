@@ -1,6 +1,6 @@
 """What a pool and its worker say to each other: one JSON object a line over a unix socket.
 
-The pool sends ``hello`` once and then ``run`` per cell; the worker answers ``welcome``, then per cell
+The pool sends ``hello`` once and then ``run`` or ``time`` per cell; the worker answers ``welcome``, then per cell
 ``begin``, any number of ``event`` and one ``result``. Of a session that answers questions, ``ask`` is answered
 by one ``answers``. After the worker is dead its keeper sends ``exit``.
 """
@@ -20,6 +20,7 @@ import msgspec
 from .. import codec
 from ..cell import Cell, Environment
 from ..errors import CapmatrixError
+from ..grid import Workload
 from ..pair import Pair
 
 #: Longest line in bytes; a longer one means that the other side is not speaking this protocol.
@@ -62,6 +63,15 @@ class Run(msgspec.Struct, tag_field="kind", tag="run"):
     pair: Pair | None = None
 
 
+class Time(msgspec.Struct, tag_field="kind", tag="time"):
+    """Time this cell's call under a workload profile, ``repeats`` times; 0: only make ready what that will need."""
+
+    number: int
+    cell: Cell
+    workload: Workload
+    repeats: int
+
+
 class Ask(msgspec.Struct, tag_field="kind", tag="ask"):
     """Answer these questions, a JSON list; ``number`` counts the connection's."""
 
@@ -76,7 +86,7 @@ class Status(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-ToWorker = Hello | Run | Ask
+ToWorker = Hello | Run | Time | Ask
 
 
 class Welcome(msgspec.Struct, tag_field="kind", tag="welcome"):
@@ -103,7 +113,7 @@ class Event(msgspec.Struct, tag_field="kind", tag="event"):
 
 
 class Result(msgspec.Struct, tag_field="kind", tag="result"):
-    """The record of the cell (or the pair), as JSON."""
+    """The record of the cell (or the pair), or a ``timings.Sample``, as JSON."""
 
     number: int
     record: msgspec.Raw

@@ -18,9 +18,25 @@ import msgspec
 
 from .. import codec, rungs
 from ..cell import Cell, Environment, Phase, Record, Verdict
+from ..grid import Workload
 from ..pair import Pair, PairRecord, of_death
+from ..timings import Sample
 from . import failure, processes
-from .protocol import Answers, Ask, Begin, ConnectionLost, Event, Hello, Reader, Result, Run, ToWorker, Welcome, send
+from .protocol import (
+    Answers,
+    Ask,
+    Begin,
+    ConnectionLost,
+    Event,
+    Hello,
+    Reader,
+    Result,
+    Run,
+    Time,
+    ToWorker,
+    Welcome,
+    send,
+)
 
 #: Exit codes of a worker that cannot go on for reasons of its own.
 EXIT_CONNECTION = 70
@@ -46,6 +62,9 @@ class Session(Protocol):
 
     def run_pair(self, pair: Pair, emit: Emit) -> PairRecord:
         """Runs one pair, emitting as ``run`` does."""
+
+    def time(self, cell: Cell, workload: Workload, repeats: int, emit: Emit) -> Sample:
+        """Times one cell under a profile, or with no repeats makes ready for it; an engine may have no such method."""
 
 
 def work(connection: socket.socket, hello: Hello, output: int, session: Session) -> NoReturn:
@@ -105,7 +124,7 @@ def _serve(connection: socket.socket, session: Session) -> int:
         send(connection, Welcome(me, keeper, session.environment))
         while True:
             message = reader.read()
-            if isinstance(message, Run):
+            if isinstance(message, Run | Time):
                 _run(connection, session, message, me.pid)
                 if getattr(session, "spent", False):
                     return EXIT_SPENT
@@ -115,7 +134,7 @@ def _serve(connection: socket.socket, session: Session) -> int:
         return EXIT_HUNG_UP
 
 
-def _run(connection: socket.socket, session: Session, message: Run, pid: int) -> None:
+def _run(connection: socket.socket, session: Session, message: Run | Time, pid: int) -> None:
     with contextlib.suppress(OSError):
         os.write(2, failure.mark(message.number))
     send(connection, Begin(message.number, time.monotonic()))
@@ -128,21 +147,36 @@ def _run(connection: socket.socket, session: Session, message: Run, pid: int) ->
                 phase = Phase(str(data.get("phase")))
         send(connection, Event(name, data, time.monotonic()))
 
-    record: Record | PairRecord
+    result: Record | PairRecord | Sample
     try:
-        record = session.run(message.cell, emit) if message.pair is None else session.run_pair(message.pair, emit)
+        if isinstance(message, Time):
+            result = _timed(session, message, emit)
+        elif message.pair is None:
+            result = session.run(message.cell, emit)
+        else:
+            result = session.run_pair(message.pair, emit)
     except SystemExit:
         raise  # a death like any other: what asked for it is not in a state to go on
     except BaseException as error:
         record = _error(message.cell, session.environment, phase, error)
-        if message.pair is not None:
-            record = of_death(record, message.pair)
+        result = record
+        if isinstance(message, Time):
+            result = Sample(refused=record.reasons[0])
+        elif message.pair is not None:
+            result = of_death(record, message.pair)
     if os.getpid() != pid:
         os._exit(0)  # a fork that the cell made and let run on
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    send(connection, Result(message.number, msgspec.Raw(codec.encode(record))))
+    send(connection, Result(message.number, msgspec.Raw(codec.encode(result))))
+
+
+def _timed(session: Any, message: Time, emit: Emit) -> Sample:
+    if not hasattr(session, "time"):
+        return Sample(refused="this engine times nothing")
+    sample: Sample = session.time(message.cell, message.workload, message.repeats, emit)
+    return sample
 
 
 def _answer(connection: socket.socket, session: Any, message: Ask) -> None:

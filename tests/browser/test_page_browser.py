@@ -395,8 +395,13 @@ def test_the_panel_tells_all_that_is_known(opened: Open) -> None:
     rich = msgspec.structs.replace(
         rich,
         failure=samples.failure("AssertionError", "query and key dtype differ"),
-        times=(Timing("verify", "seed", 12.5, 12.0, 13.25, 8, 0.42, 768, "graph replay"),),
-    )
+        times=(
+            Timing(
+                "verify", "seed", 12.5, 12.0, 13.25, 8, 0.42, 768, "graph replay", (12.4, 12.5, 13.2), True, 256, 4.28,
+                61.5, 3, {"sm_mhz": (1755.0, 1980.0), "power_w": (512.0, 512.0)},
+            ),
+        ),
+    )  # fmt: skip
     run = seed(rich)
     tab = opened(run, at=f"#cell={rich.cell_id}")
     shown = panel(tab)
@@ -406,6 +411,8 @@ def test_the_panel_tells_all_that_is_known(opened: Open) -> None:
         "backend's own validation", "vLLM's default", "kernel_paged_attention_2d", "32 KiB", "258", "96", "0 V, 0 S",
         "3.41 s", "PyTorch stand-in", "cache write alone", "0.0042", "0.0017", "0.81× (row 3)", "512", "accuracy",
         "12.5 µs (12 µs to 13.3 µs, 8 repeats), workload seed", "42 %", "graph replay", "LHBNC",
+        "12.4 µs, 12.5 µs, 13.2 µs; drifted", "61.5 µs on the host, 3 synchronisations", "4.28 TB/s moved",
+        "1,755 to 1,980", "power w", "512",
         "UNIFORM_SINGLE_TOKEN_DECODE", "virtual ROCm platform", "vllm 0.32.0", "2026-11-20T09:13:01.220Z", "attempt 2",
         "forward 1.31 s", rich.cell_id, "speaks for", "gfx950",
     ):  # fmt: skip

@@ -6,6 +6,9 @@
 ``decode``: a block table entry far outside the pool (an illegal access). ``verify``: an entry just past the
 pool's end (no error at all, wrong numbers). ``prefill``: more memory than there is. ``mixed``: a kernel that
 never ends. ``chunked_prefill``: nothing; it must pass, after and beside all of them.
+
+``open_timed`` breaks times instead (``--preset timed --time seed``): every cell passes, the rounds of decode meet an
+illegal access and those of prefill run out of memory, and those of verify, which come after and beside them, are timed.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import Any
 
 from capmatrix.cell import Cell, Record
 from capmatrix.engine import session as engine
+from capmatrix.grid import Workload
+from capmatrix.timings import Sample
 
 
 def open_session(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> Faulty:
@@ -55,6 +60,46 @@ class Faulty:
             self.forward.attend = self.attend
 
 
+def open_timed(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> FaultyTimes:
+    """As the engine's own."""
+    return FaultyTimes(engine.open_session(target, switches, options))
+
+
+class FaultyTimes:
+    """A session that breaks times by their batch."""
+
+    def __init__(self, session: engine.Session) -> None:
+        self.session = session
+        self.environment = session.environment
+
+    @property
+    def spent(self) -> bool:
+        """Whether the worker must be replaced."""
+        return self.session.spent
+
+    def run(self, cell: Cell, emit: engine.Emit) -> Record:
+        """As the engine's own."""
+        return self.session.run(cell, emit)
+
+    def time(self, cell: Cell, workload: Workload, repeats: int, emit: engine.Emit) -> Sample:
+        """One round, broken; what is made ready beforehand is not."""
+        from capmatrix.engine import timing
+
+        fault, given = TIME_FAULTS.get(cell.batch), timing._given
+
+        def broken(cell: Cell, made: Any, batch: Any) -> Any:
+            placement, values = given(cell, made, batch)
+            if fault is not None and repeats:
+                fault(made, placement)
+            return placement, values
+
+        timing._given = broken
+        try:
+            return self.session.time(cell, workload, repeats, emit)
+        finally:
+            timing._given = given
+
+
 def far_outside(setup: Any, placement: Any) -> None:
     """Every entry of the block table points at 100 million."""
     placement.tables.fill_(100_000_000)
@@ -80,4 +125,5 @@ def endless(setup: Any, placement: Any) -> None:
     torch.cuda.synchronize()
 
 
+TIME_FAULTS = {"decode": far_outside, "prefill": out_of_memory}
 FAULTS = {"decode": far_outside, "verify": just_outside, "prefill": out_of_memory, "mixed": endless}

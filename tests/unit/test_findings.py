@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "benchmarks" / "reproduce"
@@ -33,3 +37,43 @@ def test_reproductions_need_nothing_of_capmatrix() -> None:
         assert not re.search(r"^\s*(import|from) (capmatrix|tests)", path.read_text(encoding="utf-8"), re.MULTILINE), (
             path
         )
+
+
+#: ``plain.verdict`` of a case and its control, and what it says first.
+VERDICTS = [
+    ((0.5, 0.001), "REPRODUCED case:"),
+    ((float("nan"), 0.001), "REPRODUCED case:"),
+    ((0.05, 0.001), "not reproduced case:"),
+    ((0.5, 0.05), "not reproduced case:"),
+    ((0.5, float("nan")), "not reproduced case:"),
+]
+
+
+@pytest.mark.parametrize(("figures", "said"), VERDICTS)
+def test_a_case_is_reproduced_only_where_its_control_is_right(figures: tuple[float, float], said: str) -> None:
+    done = reproduction("case", f"plain.verdict(*map(float, {list(map(str, figures))!r}), 'text')")
+    assert done.stdout.startswith(said), done.stderr
+    assert ("the control is off" in done.stdout) == (not figures[1] < 0.02)
+
+
+def test_the_worst_of_errors_is_nan_where_there_is_one() -> None:
+    done = reproduction("case", "print(plain.worst([1.0, float('nan'), 2.0]), plain.worst([1.0, 3.0, 2.0]))")
+    assert done.stdout.split() == ["nan", "3.0"]
+
+
+def test_each_reproduction_says_its_exit_status_and_takes_a_device() -> None:
+    for path in SCRIPTS.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert path.name == "plain.py" or "plain.run(main" in text, path
+        assert path.name == "plain.py" or "[--device cuda|cpu]" in text, path
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "soft_cap.py", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "--device {cuda,cpu}" in done.stdout
+    assert "0 reproduced, 1 not reproduced, 2 wrong use, 3 could not run" in done.stdout
+
+
+def reproduction(name: str, code: str) -> subprocess.CompletedProcess[str]:
+    """``code`` run with ``plain`` imported, as a script called ``name``."""
+    code = f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); sys.argv = [{name!r}]; import plain; {code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -234,6 +234,23 @@ def test_a_cell_whose_graphs_pass_has_a_script() -> None:
     assert "attention(q" in script(record(cell(execution="full"), phase=Phase.GRAPH))
 
 
+@pytest.mark.parametrize(
+    ("said", "rows"),
+    [
+        ("this batch PIECEWISE: 9 tokens padded to 12; attention", 9),
+        ("this batch PIECEWISE: 9 tokens padded to 999999; attention", 0),
+        ("this batch PIECEWISE: 9 tokens; attention", 0),
+    ],
+)
+def test_rows_padded_for_piecewise_graphs_are_padded_in_the_script(said: str, rows: int) -> None:
+    # A decode of three requests.
+    checks = (Check("execution", None, "", detail=f"server PIECEWISE; {said}"),)
+    text = script(record(cell(execution="piecewise", batch="decode", lengths="short"), checks=checks))
+    assert 'compilation_config={"cudagraph_mode": "PIECEWISE"}' in text
+    assert (f"# {rows} padded rows that belong to no request." in text) == bool(rows)
+    assert "PIECEWISE" not in script(record(cell()))
+
+
 def test_a_packed_cache_that_raises_has_a_script() -> None:
     assert "set_forward_context" in script(failed(Phase.FORWARD, cell(kv_cache_dtype="int8_per_token_head")))
 

@@ -195,6 +195,13 @@ def test_no_gpu_is_said_where_none_ran() -> None:
     assert "Nothing ran on a GPU" not in "\n".join(cautions.cautions(report))
 
 
+def test_full_graphs_that_were_not_captured_are_said() -> None:
+    graphed = record(cell(execution="full"))
+    assert "1 cell with full graphs ran without one" in say([graphed, record()])
+    assert "ran without one" not in say([record(cell(execution="piecewise"))])
+    assert "ran without one" not in say([record(cell(target="device", execution="full"), rung=Rung.EXECUTED)])
+
+
 def test_what_was_scaled_or_stood_in_is_said() -> None:
     said = say([samples.rich_record()])
     assert "fewer heads and short sequences on interpreter:gfx950" in said

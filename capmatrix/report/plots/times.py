@@ -197,12 +197,14 @@ def _caption(
     points = [p for by in data.values() for series in by.values() for p in series.values()]
     widest = max((p.high - p.low) / p.value for p in points)
     once = len(timed) == len(points)
+    rounds = all(t.timing.rounds for t in timed)
+    within, apart = ("and what rounds are apart", "runs") if rounds else ("in one process", "processes")
     rungs = evidence.rungs(t.record for t in timed)
     return evidence.sentences(
         f"Median time of one attention call of one layer of one rank, cache write included; {rungs}.",
-        f"Whiskers: the 95 % interval of the median over repeats in one process, at most {widest:.1%} wide here; "
+        f"Whiskers: the 95 % interval of the median over repeats {within}, at most {widest:.1%} wide here; "
         "often narrower than the marker.",
-        "Each point is one unrepeated run: what differs between processes or days is not in the interval."
+        f"Each point is one unrepeated run: what differs between {apart} or days is not in the interval."
         if once
         else "Where several runs measured a point: the slowest median, the widest interval.",
         evidence.no_amd(key.source),

@@ -100,10 +100,16 @@ def _element(cell: Cell) -> int | None:
 
 
 def _bandwidth(timing: Timing) -> float | None:
+    if timing.bandwidth_tb_s is not None:
+        given = timing.bandwidth_tb_s * 1e12
+        return given if evidence.sane(given) and given > 0 else None
+    # Earlier records say it in words.
     found = re.search(r"(?<![\d.])(\d{1,4}(?:\.\d{1,6})?) TB/s read here", timing.detail)
     return float(found[1]) * 1e12 if found and float(found[1]) > 0 else None
 
 
 def _requests(timing: Timing) -> int:
+    if timing.requests:
+        return timing.requests
     found = re.search(r"(?<![\d.])(\d{1,7}) requests", timing.detail)
     return int(found[1]) if found else 0

@@ -279,6 +279,8 @@
     );
   }
 
+  const present = v => v !== undefined && v !== null;
+
   function timing(r) {
     if (!(r.times || []).length) return null;
     return section(
@@ -294,6 +296,30 @@
             ? null
             : ["roofline", `${c.three(share * 100)} % of what the measured bandwidth allows`],
           t.query_tokens ? ["query tokens", String(t.query_tokens)] : null,
+          t.requests ? ["requests", String(t.requests)] : null,
+          (t.rounds || []).length
+            ? [
+                "rounds",
+                t.rounds.map(us => c.unit(us, "us")).join(", ") +
+                  (t.drifted ? "; drifted: the interval was widened for them" : ""),
+              ]
+            : null,
+          present(t.metadata_us)
+            ? [
+                "metadata build",
+                `${c.unit(t.metadata_us, "us")} on the host` +
+                  (present(t.metadata_synchronisations) ? `, ${t.metadata_synchronisations} synchronisations` : ""),
+              ]
+            : null,
+          present(t.host_us) ? ["call", `${c.unit(t.host_us, "us")} on the host, no part of the time`] : null,
+          present(t.bandwidth_tb_s)
+            ? ["bandwidth", `${c.three(t.bandwidth_tb_s)} TB/s moved in the same process`]
+            : null,
+          ...Object.entries(t.clocks || {}).map(([name, [low, high]]) => [
+            name.replaceAll("_", " "),
+            low === high ? c.three(low) : `${c.three(low)} to ${c.three(high)}`,
+          ]),
+          t.gpu ? ["gpu", t.gpu] : null,
           t.detail ? ["conditions", t.detail] : null,
         ]);
       }),
