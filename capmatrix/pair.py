@@ -144,7 +144,8 @@ class PairRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ``phase`` and ``step`` say where set-up ended; ``runner`` is the one vLLM chose and ``rules`` what it does
     about the drafter, one sentence each. ``effective`` is the draft configuration that vLLM loaded with, not
     the one asked for. ``pool`` describes the tensors behind the KV cache. Durations in seconds by phase.
-    ``uncalled`` are the layers that calls, where they were asked for, did not reach.
+    ``uncalled`` are the layers that calls, where they were asked for, did not reach. ``contradictions`` are what is
+    known to be wrong of what set-up built, whether or not a call shows it, one sentence each.
     ``repeats`` are the verdicts of all attempts, in order, where the pair was repeated.
     """
 
@@ -169,6 +170,7 @@ class PairRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     groups: tuple[GroupFacts, ...] = ()
     graph_support: str = ""
     pool: dict[str, Any] = {}
+    contradictions: tuple[str, ...] = ()
     runs: tuple[SideRun, ...] = ()
     uncalled: tuple[Uncalled, ...] = ()
     shims: tuple[str, ...] = ()

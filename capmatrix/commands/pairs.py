@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def default(arguments: argparse.Namespace) -> int:
-    """``capmatrix default --target-model MODEL``: both sides of one pair; exit 1 where vLLM refuses it."""
+    """``capmatrix default --target-model MODEL``: both sides of a pair; exit 1 if refused or contradictory."""
     from .. import codec
     from ..report import explain_pair, terminal
 
@@ -33,7 +33,7 @@ def default(arguments: argparse.Namespace) -> int:
         again = ["capmatrix", "default", *_words(arguments)]
         environment = environments.get(record.environment)
         sys.stdout.write(explain_pair.render(record, environment, width=width, again=again))
-    return EXIT_OK if record.verdict.value == "pass" else EXIT_UNEXPECTED
+    return EXIT_OK if record.verdict.value == "pass" and not record.contradictions else EXIT_UNEXPECTED
 
 
 def asked(arguments: argparse.Namespace) -> Pair:

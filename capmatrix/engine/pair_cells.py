@@ -31,6 +31,7 @@ from . import (
     mla,
     mla_inputs,
     native_ops,
+    pair_builders,
     pair_facts,
     pair_pages,
     route,
@@ -49,13 +50,12 @@ class OutOfReach(Exception):
 
 
 class Place(NamedTuple):
-    """A layer with the group of the pool that it lives in and the attention groups whose builders serve it."""
+    """A layer with the group of the pool that it lives in."""
 
     name: str
     role: Role
     layer: Any
     cache_group: int
-    attention_groups: list[Any]
 
 
 def run(pair: Pair, trail: Trail, kind: str, enter: Enter, of_gpu: OfGpu) -> Iterator[SideRun]:
@@ -76,10 +76,9 @@ def places(trail: Trail) -> list[Place]:
         if not hasattr(layer, "get_attn_backend") or _why_not(trail, name, layer):
             continue
         role = _role(trail, name)
-        cache_group, attention_groups = _groups_of(trail, name, layer)
         window = getattr(layer, "sliding_window", None)
         key = (role, layer.get_attn_backend(), type(trail.specs[name]), window)
-        found.setdefault(key, Place(name, role, layer, cache_group, attention_groups))
+        found.setdefault(key, Place(name, role, layer, _groups_of(trail, name, layer)[0]))
     return sorted(found.values(), key=lambda place: place.role is Role.DRAFTER)
 
 
@@ -116,10 +115,13 @@ def _why_not(trail: Trail, name: str, layer: Any) -> str:
     return "" if _groups_of(trail, name, layer)[1] else "no attention group of the pool has all its parts"
 
 
-def _groups_of(trail: Trail, name: str, layer: Any) -> tuple[int, list[Any]]:
-    """The cache group of a layer and its attention groups there, an indexer's after its own; none where one lacks."""
+def _groups_of(trail: Trail, name: str, layer: Any, batch: str = "") -> tuple[int, list[Any]]:
+    """The cache group of a layer and the attention groups there that serve ``batch``, an indexer's after its own.
+
+    None where one lacks.
+    """
     wanted = [name, *([layer.indexer.index_cache.prefix] if sparse.is_sparse(layer) else [])]
-    for index, per_cache in enumerate(trail.draft_groups if name in trail.draft_layers else trail.groups):
+    for index, per_cache in enumerate(pair_builders.groups_of_call(trail, name, batch)):
         found = [group for part in wanted for group in per_cache if part in group.layer_names]
         if len(found) == len(wanted):
             return index, list({id(group): group for group in found}.values())
@@ -178,8 +180,8 @@ def causal(trail: Trail, place: Place) -> bool:
     return not getattr(trail.speculator, "requires_non_causal", False)
 
 
-def setup_of(trail: Trail, place: Place, is_causal: bool) -> Setup:
-    """The pair's set-up as one layer's: its group of the pool alone, the pool itself unchanged."""
+def setup_of(trail: Trail, place: Place, batch: str, is_causal: bool) -> Setup:
+    """The pair's set-up as one layer's in ``batch``: its group of the pool alone, the pool itself unchanged."""
     cache_group = trail.kv_cache_config.kv_cache_groups[place.cache_group]
     config = trail.config
     if config.attention_config.use_non_causal == is_causal:
@@ -189,7 +191,7 @@ def setup_of(trail: Trail, place: Place, is_causal: bool) -> Setup:
         config=config,
         layer=place.layer,
         kv_cache_config=dataclasses.replace(trail.kv_cache_config, kv_cache_groups=[cache_group]),
-        groups=[place.attention_groups],
+        groups=[_groups_of(trail, place.name, place.layer, batch)[1]],
         kernel_blocks=[trail.kernel_blocks[place.cache_group]],
         graph_support=trail.graph_support,
         layout=trail.layout,
@@ -208,7 +210,7 @@ def _run(
     of_gpu: OfGpu,
 ) -> SideRun:
     cell = cell_of(pair, trail, place, batch_name)
-    setup = setup_of(trail, place, cell.geometry.causal)
+    setup = setup_of(trail, place, batch_name, cell.geometry.causal)
     reached = [Phase.BUILD]
 
     def entered(phase: Phase) -> None:

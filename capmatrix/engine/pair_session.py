@@ -13,7 +13,7 @@ import torch
 from ..cell import Phase, Rung, Verdict
 from ..pair import Pair, PairRecord, SideRun, pair_id
 from ..rungs import reachable
-from . import failures, models_forgotten, pair_cells, pair_facts, pair_refusals, pair_setup, route, shims
+from . import failures, models_forgotten, pair_builders, pair_cells, pair_facts, pair_refusals, pair_setup, route, shims
 from .pair_setup import Trail
 
 Enter = Callable[[Phase, str], None]
@@ -129,9 +129,10 @@ def of_runs(runs: list[SideRun]) -> tuple[Verdict, Phase, tuple[str, ...]]:
 def _facts(pair: Pair, trail: Trail, asked: dict[str, Any]) -> dict[str, Any]:
     """Fields of the record that say what set-up resolved, as far as it got."""
     known = trail.config is not None
+    contradictions = pair_builders.contradictions(trail)
     return {
         "runner": "" if not known else "v2" if trail.uses_v2 else "v1",
-        "rules": pair_facts.rules(pair, trail, asked["drafter"]),
+        "rules": (*pair_facts.rules(pair, trail, asked["drafter"]), *contradictions),
         "target_model": pair_facts.side(pair, trail, "target", asked["target"]),
         "drafter": pair_facts.side(pair, trail, "drafter", asked["drafter"]),
         "effective": pair_facts.effective(pair, trail),
@@ -141,6 +142,7 @@ def _facts(pair: Pair, trail: Trail, asked: dict[str, Any]) -> dict[str, Any]:
         "groups": pair_facts.groups(trail),
         "graph_support": trail.graph_support,
         "pool": pair_facts.pool(trail),
+        "contradictions": contradictions,
     }
 
 

@@ -41,7 +41,10 @@ def judge_pair(table: Defaults, record: PairRecord, tolerance_percent: float) ->
     for row in _rows(table, record):
         asked = Asked(row, pair.target.partition(":")[2], question(pair))
         judged = judge(asked, answer(record), tolerance_percent)
-        found.append(judged._replace(sentence=f"beside {beside(pair)}: {judged.sentence}"))
+        judged = judged._replace(sentence=f"beside {beside(pair)}: {judged.sentence}")
+        if record.contradictions:
+            judged = judged._replace(status=Status.FAILING, sentence=judged.sentence + _contradiction(record))
+        found.append(judged)
     return found, []
 
 
@@ -89,7 +92,13 @@ def judge_choice(record: PairRecord) -> Choice:
     if record.verdict is Verdict.REJECTED:
         said = outcome.reason(record)
         return Choice(Status.AGREES, backend, option, question(pair), f"{whose} is refused", said)
-    return Choice(Status.AGREES, backend, option, question(pair), f"{whose} wins")
+    # Which backend vLLM takes is the guard's question; what set-up then makes of it is said beside the answer.
+    return Choice(Status.AGREES, backend, option, question(pair), f"{whose} wins{_contradiction(record)}")
+
+
+def _contradiction(record: PairRecord) -> str:
+    said = "; ".join(map(outcome.one_line, record.contradictions))
+    return f"; set-up contradicts itself: {said}" if said else ""
 
 
 def beside(pair: Pair) -> str:

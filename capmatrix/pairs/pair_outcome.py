@@ -15,13 +15,15 @@ def outcome(record: PairRecord, expectation: Expectation | None = None) -> Outco
     """Passed where set-up passed and nothing that ran failed; skipped where vLLM refused or nothing could be told.
 
     An expectation outranks that: what it does not say, a pass or a refusal as much as an error, is a failure.
+    A set-up that contradicts itself stays what ran of it, and warns: its verdict is for calls to say.
     """
     if torn := flake(record, expectation):
         return torn
     said = reason(record)
+    contradiction = "; ".join(map(one_line, record.contradictions))
     if record.verdict in UNTOLD:
-        return Outcome(Kind.SKIPPED, f"{record.verdict.value}: {said}")
-    passed = Outcome(Kind.PASSED, f"pass ({record.rung.value}): {setup(record)}")
+        return Outcome(Kind.SKIPPED, f"{record.verdict.value}: {said}", contradiction)
+    passed = Outcome(Kind.PASSED, f"pass ({record.rung.value}): {setup(record)}", contradiction)
     if expectation is not None:
         return against_expectation(record, expectation, passed)
     if record.verdict is Verdict.REJECTED:

@@ -26,8 +26,11 @@ def render(
     out += _row("ended at", text.one_line(ended), width)
     for index, reason in enumerate(record.reasons):
         out += _row("" if index else "reasons", f"- {text.one_line(reason, 2000)}", width)
+    for index, said in enumerate(record.contradictions):
+        out += _row("" if index else "CONTRADICTION", text.one_line(said, 600), width)
     out += _row("asked", text.one_line(_asked(record), 600), width)
-    out += _row("runner", text.one_line("; ".join(record.rules) or record.pair.runner, 600), width)
+    rules = [rule for rule in record.rules if rule not in record.contradictions]
+    out += _row("runner", text.one_line("; ".join(rules) or record.pair.runner, 600), width)
     for name, asked, facts in (
         ("Target", record.pair.target_model, record.target_model),
         ("Drafter", record.pair.drafter, record.drafter),

@@ -121,21 +121,22 @@ def layout(record: PairRecord) -> str:
 
 
 def result(record: PairRecord) -> str:
-    """The verdict and its rung, with how many of the calls passed where some ran."""
+    """The verdict and its rung, with how many of the calls passed where some ran, and whether set-up fits together."""
+    bad = ", CONTRADICTION" if record.contradictions else ""
     if record.rung is Rung.DECLARED and record.verdict is Verdict.PASS:
-        return "set-up passes"
+        return "set-up passes" + bad
     out = record.verdict.value
     if record.runs and record.verdict not in (Verdict.REJECTED, Verdict.UNAVAILABLE):
         passed = sum(run.verdict is Verdict.PASS for run in record.runs)
         out += f" ({record.rung.value}) {passed}/{len(record.runs)}"
         left = sum(one.layers for one in record.uncalled)
         out += f", {left} layers not called" if left else ""
-    return out
+    return out + bad
 
 
 def footnote(record: PairRecord) -> str:
-    """Why a pair did not pass, and which layers no call reached; empty where there is neither."""
-    parts = []
+    """What contradicts itself, why a pair did not pass, which layers no call reached; empty where there is nothing."""
+    parts = [f"contradiction: {text.one_line(one, 300)}" for one in record.contradictions]
     if record.verdict is not Verdict.PASS:
         parts.append(text.one_line(f"at {pair_outcome.where(record)}: {outcome.reason(record)}", 300))
     if record.uncalled:
@@ -150,9 +151,11 @@ def not_called(one: Uncalled) -> str:
 
 
 def counted(records: Sequence[PairRecord]) -> str:
-    """``12 pass, 3 rejected``."""
+    """``12 pass, 3 rejected``, and how many of them contradict themselves."""
     counts = Counter(record.verdict for record in records)
-    return ", ".join(f"{counts[verdict]:,} {verdict.value}" for verdict in Verdict if counts[verdict])
+    said = ", ".join(f"{counts[verdict]:,} {verdict.value}" for verdict in Verdict if counts[verdict])
+    bad = sum(bool(record.contradictions) for record in records)
+    return said + (f"; {bad:,} of them with a set-up that contradicts itself" if bad else "")
 
 
 def run_line(run: SideRun) -> str:

@@ -243,6 +243,59 @@ def test_recurrent_layers_are_said_to_be_no_attention(ask: Ask) -> None:
     assert left.reason == "no attention: recurrent states"
 
 
+#: A target whose backend takes kernel blocks of 16 and 32, beside a drafter whose backend takes any multiple of 16.
+SPLIT = {"target_backend": "ROCM_AITER_FA", "drafter_backend": "TRITON_ATTN"}
+OTHER_BLOCKS = "the drafter's own metadata builder counts blocks of {}, the KV cache is in blocks of {}"
+
+
+@pytest.mark.parametrize(
+    ("runner", "k", "block", "when"),
+    [
+        ("v2", 3, 64, "draft steps 2 to 3 read"),
+        ("v2", 2, 544, "draft step 2 reads"),
+        ("v2", 1, 64, ""),  # no draft step of the speculator's own
+        ("v2", 3, 32, ""),  # the manager's block is the kernels'
+        ("v1", 3, 64, ""),  # V1's proposer is told the kernel block
+    ],
+)
+def test_set_up_alone_tells_of_a_drafter_that_takes_other_blocks(
+    ask: Ask, runner: str, k: int, block: int, when: str
+) -> None:
+    """V2's speculator makes its builders of the draft layers alone (``DraftModelSpeculator.set_attn``)."""
+    record = ask(LLAMA, **SPLIT, runner=runner, num_speculative_tokens=k, block_size=block)
+    assert (record.verdict, record.rung, kernel_blocks(record)) == (Verdict.PASS, Rung.DECLARED, {32})
+    assert bool(record.contradictions) == bool(when)
+    assert set(record.contradictions) <= set(record.rules)
+    for said in record.contradictions:
+        assert said.startswith(when) and OTHER_BLOCKS.format(block, 32) in said
+
+
+def test_a_drafter_that_splits_its_blocks_like_its_target_takes_no_others(ask: Ask) -> None:
+    other_way = ask(LLAMA, target_backend="TRITON_ATTN", drafter_backend="ROCM_AITER_FA", block_size=64, runner="v2")
+    assert (kernel_blocks(other_way), other_way.contradictions) == ({32}, ())
+
+
+@pytest.mark.parametrize("drafter", ["dflash-qwen3.6-27b", "dspark-qwen3-8b"])
+def test_a_drafter_of_one_pass_takes_other_blocks_in_it(ask: Ask, drafter: str) -> None:
+    record = ask({"target_model": "qwen3-8b", "drafter": drafter}, **SPLIT, block_size=64, runner="v2")
+    (said,) = record.contradictions
+    assert said.startswith("every draft pass reads") and OTHER_BLOCKS.format(64, 32) in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("runner", "decode"), [("v1", Verdict.PASS), ("v2", Verdict.WRONG)])
+def test_v2_s_drafter_decodes_over_other_blocks(ask: Ask, runner: str, decode: Verdict) -> None:
+    """The first pass (verify) is on the runner's metadata and right under either runner; V2's decodes are not."""
+    batches = ("decode", "verify")
+    record = ask(LLAMA, "interpreter:gfx950", batches, **SPLIT, block_size=64, num_speculative_tokens=2, runner=runner)
+    drafts = {run.batch: run for run in record.runs if run.role == "drafter"}
+    assert {batch: run.verdict for batch, run in drafts.items()} == {"decode": decode, "verify": Verdict.PASS}
+    assert [run.kernel_block for run in drafts.values()] == [32, 32]
+    wrong = [check for check in drafts["decode"].checks if check.ok is False]
+    assert {check.part for check in wrong} == ({"forward", "needles"} if decode is Verdict.WRONG else set())
+    assert bool(record.contradictions) == (decode is Verdict.WRONG)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
 def test_numbers_of_sparse_layers_are_right(ask: Ask, kv_cache_dtype: str) -> None:

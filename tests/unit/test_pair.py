@@ -10,7 +10,7 @@ import pytest
 from capmatrix import codec, store
 from capmatrix.cell import Check, Failure, Geometry, Phase, Record, Rung, Verdict
 from capmatrix.errors import InputError
-from capmatrix.outcome import Kind
+from capmatrix.outcome import Expectation, Kind
 from capmatrix.pair import (
     PAIR_VERSION,
     GroupFacts,
@@ -192,6 +192,17 @@ def test_a_newer_pair_record_is_named(tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(InputError, match=f"record version {PAIR_VERSION + 1}"):
         store.read(path)
+
+
+def test_a_set_up_that_contradicts_itself_warns_and_stays_what_ran() -> None:
+    said = "draft step 2 reads other tokens' keys"
+    for verdict, kind in ((Verdict.PASS, Kind.PASSED), (Verdict.UNVERIFIED, Kind.SKIPPED)):
+        got = pair_outcome.outcome(recorded(verdict=verdict, contradictions=(said,)))
+        assert (got.kind, got.warning) == (kind, said)
+    expected = Expectation((Verdict.PASS,), "why", "unreported")
+    assert pair_outcome.outcome(recorded(contradictions=(said,)), expected).warning == said
+    assert pair_outcome.outcome(recorded()).warning == ""
+    assert pair_outcome.outcome(recorded(verdict=Verdict.WRONG, contradictions=(said,))).kind is Kind.FAILED
 
 
 def test_outcomes_in_pytest_s_words() -> None:

@@ -50,6 +50,15 @@ def test_an_inherited_backend_agrees_where_it_is_the_table_s() -> None:
     assert sentence.startswith("beside minimax-m3:TRITON_ATTN: the drafter inherits TRITON_ATTN")
 
 
+def test_a_default_whose_set_up_contradicts_itself_fails() -> None:
+    status, sentence = judged(record("inherited", "TRITON_ATTN", contradictions=("blocks of 64, not of 32",)))
+    assert status is Status.FAILING and "set-up contradicts itself: blocks of 64, not of 32" in sentence
+    asked = made(drafter=Side("minimax-m3-eagle3", "LlamaForCausalLMEagle3", Geometry(16, 16, 128), "ROCM_ATTN"))
+    choice = pair_guard.judge_choice(recorded(asked, contradictions=("blocks of 64, not of 32",)))
+    assert (choice.status, choice.reasons) == (Status.AGREES, "")
+    assert choice.sentence.endswith("wins; set-up contradicts itself: blocks of 64, not of 32")
+
+
 def test_what_v1_chooses_is_slow() -> None:
     status, sentence = judged(record("automatic", "ROCM_ATTN", runner="v1"))
     assert status is Status.SLOW and "3.47x slower" in sentence

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
+
 import msgspec
 import pytest
 from test_pair import made, recorded, refused
 
-from capmatrix.cell import Environment, Geometry, Verdict
+from capmatrix.cell import Environment, Geometry, Rung, Verdict
 from capmatrix.errors import InputError
 from capmatrix.pair import PairRecord, Side, SideFacts, Uncalled
 from capmatrix.report import markdown, pairs, terminal
@@ -77,6 +79,24 @@ def test_layers_that_no_call_reached_are_said() -> None:
     failed = msgspec.structs.replace(left, verdict=Verdict.WRONG, reasons=("target: off",))
     (table,) = pairs.tables([failed])
     assert table.notes[0][1] == f"at forward: target: off; {said}"
+
+
+def test_a_set_up_that_contradicts_itself_is_seen_in_every_form() -> None:
+    said = "draft step 2 reads other tokens' keys"
+    bad = recorded(contradictions=(said,), rules=("V2 model runner", said), rung=Rung.DECLARED, runs=())
+    (table,) = pairs.tables([bad])
+    assert table.rows[0].cells[-1] == "set-up passes, CONTRADICTION [1]"
+    assert table.notes == ((1, f"contradiction: {said}"),)
+    assert row(recorded(contradictions=(said,)))["result"] == "pass (compiled) 2/2, CONTRADICTION [1]"
+    report = build([], {}, {}, (), [bad, recorded()])
+    for text in (terminal.draw(report), markdown.draw(report), html.unescape(plain.draw(report))):
+        assert said in text and "1 of them with a set-up that contradicts itself" in " ".join(text.split())
+    told = explain(bad.pair_id, [], {}, {}, pairs=[bad])
+    assert told.count(said) == 1 and "CONTRADICTION" in told
+    evil = recorded(contradictions=("<b>\x1b[31m|",))
+    report = build([], {}, {}, (), [evil])
+    assert "<b>" not in plain.draw(report)
+    assert "\x1b" not in terminal.draw(report) + markdown.draw(report) + explain(evil.pair_id, [], {}, {}, pairs=[evil])
 
 
 def test_every_form_has_the_section() -> None:
