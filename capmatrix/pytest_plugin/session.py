@@ -25,7 +25,7 @@ from ..store import RunWriter, StoreError
 from ..workers import session as workers
 from ..workers import slots
 from ..workers.processes import die_with_parent
-from . import ending, jobs, runfile
+from . import ending, jobs, noderoot, runfile
 from . import plan as plans
 from .arguments import matrix_files
 from .collect import CellItem, MatrixFile, TimesItem, times_of
@@ -125,6 +125,8 @@ class MatrixPlugin:
         except InputError as error:
             self._end_servers()
             raise pytest.UsageError(str(error)) from None
+        if self.is_controller:
+            noderoot.tell_nodes(config)
         if self.is_node:
             die_with_parent(self._plan.owner)
         self._interrupts.install()

@@ -50,3 +50,34 @@ def test_tests_and_cells_side_by_side(project: Project) -> None:
     result = project.run(".", "-n", "2")
     result.assert_outcomes(passed=7)
     assert result.ret == 0
+
+
+def test_a_folder_that_comes_meanwhile_moves_no_node(project: Project) -> None:
+    """A word of the command line that is a path by then moves pytest's root folder: the second node sees it."""
+    file = project.matrix("TRITON_ATTN", "ROCM_ATTN", batches=("decode", "verify"))
+    elsewhere = project.path.parent / "elsewhere"
+    elsewhere.mkdir()
+    project.pytester.makeconftest(
+        f"""
+        import pathlib
+        import time
+        import pytest
+
+        ELSEWHERE = pathlib.Path({str(elsewhere)!r})
+
+        def pytest_configure(config):
+            if getattr(config, "workerinput", {{}}).get("workerid") == "gw0":
+                (ELSEWHERE / "first").touch()
+
+        @pytest.hookimpl(optionalhook=True)
+        def pytest_configure_node(node):
+            if node.gateway.id == "gw1":
+                while not (ELSEWHERE / "first").exists():
+                    time.sleep(0.01)
+                (ELSEWHERE / "cache").mkdir()
+        """
+    )
+    result = project.run(file, "-n", "2", "--triton-cache", str(elsewhere / "cache"))
+    assert (elsewhere / "cache").is_dir()
+    assert "collected different items" not in result.stdout.str()
+    assert len(project.ran()) == 8 and {r.cell_id for r in project.read().records} == set(project.ran())
