@@ -22,8 +22,9 @@ _LOOK_ALIKE = str.maketrans({"|": "\N{BROKEN BAR}", "`": "\N{MODIFIER LETTER GRA
 class Dialect:
     """``code`` makes a code span of at most so many characters, ``code_in_table`` one for a table's cell.
 
-        ``fold`` hides lines behind a summary of plain words; ``parts`` draws a report's architectures; ``rule`` is what
-    XX the length a page may have, in characters (0: any).
+    ``fold`` hides lines behind a summary of plain words; ``parts`` draws a report's architectures; ``title`` and
+    ``heading`` begin such lines; ``rule`` is a column's part of the line under a table's heading; ``limit`` is the
+    length a page may have, in characters (0: any).
     """
 
     code: Callable[[object, int], str]

@@ -4,7 +4,8 @@ Records are data from elsewhere. Everything that comes from one stands in a code
 HTML nor emphasis, links, mentions or issue numbers take effect.
 
 Two runs of the same cells with the same outcome give the same text, whatever the order of their records, the day and
-the machine: a committed table changes only where something is seen to have changed.
+the machine: a committed table changes only where something is seen to have changed. Times, where a run has them, are
+what was measured, and differ.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..cell import RUNGS, Environment, Flag, Record, Verdict
-from . import pairs, text
+from . import pairs, text, times
 from .cautions import cautions
 from .dialect import GITHUB, Dialect, github_code, github_code_in_table
 from .steady import steady
@@ -112,7 +113,7 @@ def _table(table: Table, dialect: Dialect, limit: int) -> list[str]:
     if table.footnotes:
         notes = [f"{n.number - before}. {footnote_text(n, code, limit)}" for n in table.footnotes]
         out += ["", *dialect.fold(text.count(len(notes), "footnote"), notes)]
-    return out
+    return out + times.markdown(table.records, dialect, amd=bool(table.place.architecture))
 
 
 def entry_text(entry: Entry, before: int = 0) -> str:

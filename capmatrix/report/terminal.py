@@ -14,7 +14,7 @@ from typing import IO, Any
 from ..cell import RUNGS, Environment, Flag, Record, Rung, Verdict
 from ..pair import PairRecord
 from . import pairs as pairs_section
-from . import text
+from . import text, times
 from .cautions import cautions
 from .table import Column, Entry, Group, Report, Row, Table, build, footnote_text
 
@@ -108,6 +108,7 @@ def _table(table: Table, width: int, paint: Paint) -> list[str]:
     for note in table.footnotes:
         number = f"[{note.number}]"
         out += text.fill(footnote_text(note, text.one_line), width, f"{number:>5} ", " " * 6)
+    out += times.lines(table.records, width, amd=bool(table.place.architecture))
     return out
 
 

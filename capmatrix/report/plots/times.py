@@ -63,14 +63,14 @@ def collect(records: Iterable[Record], sources: Sources) -> dict[Key, list[Timed
             continue
         where = sources.of(record, gpu=True)
         for timing in record.times:
-            if not _sound(record.cell, timing):
+            if not sound(record.cell, timing):
                 continue
             key = Key(where, record.cell.drafter, record.cell.role.value, timing.workload)
             found.setdefault(key, []).append(Timed(record, timing))
     return {key: sorted(found[key], key=lambda t: (t.record.cell_id, t.timing.median_us)) for key in sorted(found)}
 
 
-def _sound(cell: Cell, timing: Timing) -> bool:
+def sound(cell: Cell, timing: Timing) -> bool:
     """Whether a time is one that can be drawn; a record may hold anything."""
     if not evidence.sane(timing.median_us, timing.low_us, timing.high_us, cell.block_size, timing.repeats):
         return False
