@@ -104,7 +104,9 @@ def summary(cell: Cell, workload: str, rounds: Sequence[Sample], note: str = "")
         low_us=round(min(low, *medians), 2),
         high_us=round(max(high, *medians), 2),
         repeats=len(times),
-        share_of_roofline=None if moved is None or not bandwidth else round(moved / bandwidth / (median * 1e-6), 4),
+        share_of_roofline=None
+        if moved is None or not bandwidth
+        else float(f"{moved / bandwidth / (median * 1e-6):.4g}"),
         query_tokens=rounds[0].query_tokens,
         detail="; ".join(filter(None, (rounds[0].how, note))),
         rounds=tuple(round(m, 2) for m in medians),

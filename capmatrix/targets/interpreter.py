@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from ..vocabulary import ARCHITECTURES
 from ._stack import missing
-
-#: Architectures whose FP8 formats differ: e4m3fnuz on gfx942, OCP e4m3fn on gfx950.
-_ARCHITECTURES = ("gfx942", "gfx950")
 
 
 def names() -> tuple[str, ...]:
-    """One target an architecture."""
-    return tuple(f"interpreter:{arch}" for arch in _ARCHITECTURES)
+    """One target an architecture.
+
+    It decides which backends there are (ROCM_SEGMENTED_ATTN on gfx1100 and gfx1201 alone), what they do (gfx1100's
+    queries stay unquantised), and the FP8 format (e4m3fnuz on gfx942, OCP e4m3fn elsewhere).
+    """
+    return tuple(f"interpreter:{arch}" for arch in ARCHITECTURES)
 
 
 def availability(name: str) -> tuple[bool, str]:

@@ -80,7 +80,7 @@ def test_what_belongs_to_the_call_is_kept() -> None:
     found = summary(cell(batch="verify"), "seed", [one, two], "in turn with 2 rivals")
     assert (found.phase, found.workload, found.requests, found.query_tokens) == ("verify", "seed", 256, 768)
     assert found.detail == "graph replay; in turn with 2 rivals"
-    assert found.bandwidth_tb_s == 4.5 and found.share_of_roofline == round(8e6 / 4.5e12 / 20e-6, 4)
+    assert found.bandwidth_tb_s == 4.5 and found.share_of_roofline == pytest.approx(8e6 / 4.5e12 / 20e-6, rel=1e-3)
     assert (found.metadata_us, found.metadata_synchronisations) == (65.0, 3)
     assert found.clocks == {"sm_mhz": (1755.0, 1980.0), "power_w": (600.0, 600.0)}
     assert (found.host_us, found.gpu) == (6.0, "GPU-1")
