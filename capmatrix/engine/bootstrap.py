@@ -48,12 +48,13 @@ def boot(
 
     _tell_vllm_that_triton_works()
     changed = kind.prepare(target.arch)
-    from . import aiter_loader, native_ops, torch_shims
+    from . import aiter_loader, native_ops, segmented, torch_shims
 
     torch_shims.install(target.arch)
     changed += aiter_loader.load(aiter)
     _import_vllm()
     native_ops.register()
+    segmented.ask_as_on_the_virtual_gpu()
     return (f"virtual ROCm platform for {target.arch}", *changed)
 
 
