@@ -31,6 +31,7 @@ import attention_cells as cells
 import attention_report as report
 
 from capmatrix import errors, store
+from capmatrix.argtypes import whole
 from capmatrix.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,16 +63,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--kv-cache-dtypes", nargs="+", default=["auto", "fp8"], metavar="NAME")
     made.add_argument("--batches", nargs="+", default=cells.BATCHES, choices=cells.BATCHES)
     made.add_argument("--cold-only", action="store_true", help="leave the warm pass out")
-    made.add_argument("--workers", type=_number, metavar="N", help="capmatrix's -n: more compile side by side")
+    made.add_argument("--workers", type=whole(), metavar="N", help="capmatrix's -n: more compile side by side")
     made.add_argument("--aiter", default="", metavar="PATH", help="an AITER checkout, for both")
     made.add_argument("--budget", type=float, default=3600.0, metavar="SECONDS", help="for all of it")
     return made
-
-
-def _number(text: str) -> str:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers")
-    return text
 
 
 def checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
@@ -109,7 +104,7 @@ def capmatrix_command(arguments: argparse.Namespace, matrix: Path, run_file: Pat
     profiles = ",".join(f"{matrix}:{name}" for name in cells.PROFILES)
     words = ["run", str(matrix), "--target", arguments.target, "--time", profiles, "--run-file", str(run_file)]
     words += ["--triton-cache", str(cache), "--expectations", "none"]
-    words += ["-n", arguments.workers] if arguments.workers else []
+    words += ["-n", str(arguments.workers)] if arguments.workers else []
     words += ["--aiter", str(Path(arguments.aiter).resolve())] if arguments.aiter else []
     return [sys.executable, "-m", "capmatrix", *words]
 

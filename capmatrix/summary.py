@@ -105,6 +105,26 @@ class Summary:
     findings: tuple[Finding, ...]
 
 
+#: What a record's check ``execution`` says of a batch begins so, and the mode's name follows.
+_BATCH_RAN = "; this batch "
+
+
+def execution_detail(server: str, mode: str, said: str) -> str:
+    """The detail of a check ``execution``: the server's mode, the batch's (NONE, PIECEWISE or FULL), and the rest."""
+    return f"server {server}{_BATCH_RAN}{mode}: {said}"
+
+
+def batch_mode(record: Record) -> str:
+    """The mode that a record says its batch ran in: NONE, PIECEWISE or FULL; "" where it does not say."""
+    for check in record.checks:
+        if check.part == "execution":
+            if check.detail.startswith("server NONE"):
+                return "NONE"
+            mode = check.detail.partition(_BATCH_RAN)[2].partition(":")[0]
+            return mode if mode in ("NONE", "PIECEWISE", "FULL") else ""
+    return ""
+
+
 def strength(rung: Rung) -> int:
     """Position of a rung, weakest 0."""
     return _STRENGTH[rung]

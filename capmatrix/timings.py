@@ -21,6 +21,12 @@ ROUNDS, REPEATS = 3, 24
 #: Confidence of the interval that a median lies in.
 _CONFIDENCE = 0.95
 
+#: The longest time of a call that is taken for one, in microseconds.
+LONGEST_US = 1e15
+
+#: How ``Timing.detail`` says that the call was replayed from a graph which vLLM would not capture for this batch.
+UNCAPTURED = "vLLM would run this batch"
+
 #: Batches that are timed.
 BATCHES = ("decode", "verify", "prefill")
 
@@ -49,6 +55,12 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     environment: str = ""
     host_us: tuple[float, ...] = ()
     gpu: str = ""
+
+
+def sound(timing: Timing) -> bool:
+    """Whether a record's time is one: above zero, within its interval, nothing beyond ``LONGEST_US``. Records may hold
+    anything; a time that is none compares with nothing."""
+    return 0 < timing.low_us <= timing.median_us <= timing.high_us <= LONGEST_US and timing.repeats > 0
 
 
 def applies(cell: Cell) -> bool:

@@ -20,8 +20,7 @@ def main(options: argparse.Namespace) -> bool:
     """One decode over 150 tokens in blocks of 64, with zeros, large values and NaN behind the last."""
     import torch
 
-    if options.aiter:
-        plain.aiter_from(options.aiter)
+    plain.use_aiter(options.aiter)
     torch.manual_seed(0)
     length, heads, size, device = 150, 2, 64, options.device
     q = torch.randn(1, heads, size, device=device)

@@ -15,7 +15,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 #: Relative error up to which a control is right: float32 products may be TF32's on a GPU.
 RIGHT = 0.02
@@ -127,13 +127,31 @@ def without_native_paged_attention() -> None:
     rocm.use_rocm_custom_paged_attention = lambda *args: False  # type: ignore[attr-defined]
 
 
-def aiter_from(path: str) -> None:
+def use_aiter(path: str | None) -> None:
+    """Have AITER's kernel importable, from the checkout at ``path`` or as installed; else say what to give and end.
+
+    Without ROCm an installed AITER does not come through its own set-up.
+    """
+    if path and not (Path(path) / "aiter" / "ops" / "triton").is_dir():
+        _refuse(f"{path} is no AITER checkout: it has no aiter/ops/triton")
+    if path:
+        _aiter_from(Path(path))
+    try:
+        import aiter.ops.triton._triton_kernels.attention.unified_attention  # noqa: F401
+    except Exception as error:
+        whose = f"the one at {path}" if path else "the installed one, if any"
+        _refuse(f"AITER's kernel cannot be imported from {whose} ({type(error).__name__}: {error})")
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"{_name()}: {why}: give the path of an AITER checkout, as in python {_name()}.py AITER", file=sys.stderr)
+    sys.exit(2)
+
+
+def _aiter_from(root: Path) -> None:
     """AITER's Triton kernels from a checkout, without its packages' set-up, which asks for ROCm."""
     import torch
 
-    root = Path(path)
-    if not (root / "aiter" / "ops" / "triton").is_dir():
-        raise FileNotFoundError(f"{path} is no AITER checkout: it has no aiter/ops/triton")
     for name in ("aiter", "aiter.ops", "aiter.ops.triton"):
         package = types.ModuleType(name)
         package.__path__ = [str(root.joinpath(*name.split(".")))]

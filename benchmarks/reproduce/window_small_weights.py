@@ -30,10 +30,11 @@ def main(options: argparse.Namespace) -> bool:
     def aiter(q: Any, k: Any, v: Any, window: int) -> Any:
         return plain.aiter_unified(q, k, v, block=64, tile=32, window=window)
 
+    if options.aiter:
+        plain.use_aiter(options.aiter)
     case, control = shifted(options.device, torch.float16, vllm)
     reproduced = plain.verdict(case, control, f"TRITON_ATTN, float16: {said(case, control)}")
     if options.aiter:
-        plain.aiter_from(options.aiter)
         case, control = shifted(options.device, torch.float8_e4m3fn, aiter)
         # The reference has the same FP8 inputs, but no P of 3 bits: right rows are off by 0.1 to 0.2, lost ones by 1.
         text = f"ROCM_AITER_UNIFIED_ATTN, FP8: {said(case, control)}"

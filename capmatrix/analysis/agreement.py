@@ -51,6 +51,12 @@ def agreement(found: Comparison) -> Agreement | None:
     return Agreement(agree, tuple(sorted(apart, key=lambda one: (-_distance(one.times), one.entry.name))))
 
 
+def lacking(found: Comparison) -> tuple[int, int]:
+    """Times of the left that the right has none for, and the reverse."""
+    missing = [(t.right is None, t.left is None) for entry in found.entries for t in entry.times]
+    return sum(right for right, _ in missing), sum(left for _, left in missing)
+
+
 def _same_hardware(entry: Entry) -> bool:
     if entry.left is None or entry.right is None:
         return False
@@ -72,10 +78,10 @@ def _why(entry: Entry, times: Times) -> Iterator[str]:
     if one and two and _percent(one, two) > _BANDWIDTH_PERCENT:
         yield f"{one:g} -> {two:g} TB/s moved in the same process"
     for side, timing in (("left", left), ("right", right)):
-        if timing.drifted:
-            yield f"the rounds of the {side} drifted, {_us(min(timing.rounds))} to {_us(max(timing.rounds))} us"
-        elif not timing.rounds:
+        if not timing.rounds:
             yield f"the {side} has no rounds: what its interval leaves out is not known"
+        elif timing.drifted:
+            yield f"the rounds of the {side} drifted, {_us(min(timing.rounds))} to {_us(max(timing.rounds))} us"
     yield from (change.text for change in entry.changes if change.kind == "route")
     for name, was, now in entry.facts:
         yield f"{name.removeprefix('hardware ')} {was} -> {now}"
@@ -87,6 +93,8 @@ def _clocks(left: Timing, right: Timing) -> Iterator[str]:
         if not name.endswith("_mhz") or name not in right.clocks:
             continue
         one, two = left.clocks[name], right.clocks[name]
+        if min(*one, *two) <= 0:
+            continue  # no clock
         gap = max(two[0] - one[1], one[0] - two[1])
         if gap > 0 and gap / max(one[1], two[1]) * 100 > _CLOCK_PERCENT:
             yield f"{name} {_range(one)} -> {_range(two)}"

@@ -15,6 +15,7 @@ from ..cell import Cell, Check, Timing
 from ..codec import cell_tokens
 from ..errors import InputError
 from ..summary import strength
+from ..timings import sound
 from . import diff, sameness
 from .selectors import ORDERED, natural, select
 from .sources import Source, Sourced, by_date
@@ -245,7 +246,7 @@ def _times(left: Timing | None, right: Timing | None, same_hardware: bool, margi
     known = left or right
     assert known is not None
     out = Times(known.phase, known.workload, left, right)
-    if left is None or right is None or min(left.median_us, left.low_us, left.high_us) <= 0:
+    if left is None or right is None or not (sound(left) and sound(right)):
         return out
     return out._replace(
         ratio=right.median_us / left.median_us,

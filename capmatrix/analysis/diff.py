@@ -17,6 +17,7 @@ from ..cell import Environment, Record, Timing, Verdict
 from ..pair import PairRecord
 from ..selection.defaults import Defaults, Row
 from ..store import Run
+from ..timings import sound
 
 #: Kinds of change, the gravest first, and their titles. ``REGRESSIONS`` decide the exit status.
 KINDS: dict[str, str] = {
@@ -175,6 +176,8 @@ def _times(one: Record, two: Record, margin_percent: float) -> list[Change]:
 
 def faster_or_slower(was: Timing, now: Timing, margin_percent: float) -> str:
     """``slower`` or ``faster`` where the intervals part and the medians differ by more than the margin, else ""."""
+    if not (sound(was) and sound(now)):
+        return ""
     factor = 1 + margin_percent / 100
     if now.low_us > was.high_us and now.median_us > was.median_us * factor:
         return "slower"

@@ -105,8 +105,9 @@ def _kernel_block(record: Record, place: str) -> int | None:
     return record.cell.kernel_block or record.kernel_block
 
 
-def _gqa(record: Record, place: str) -> int:
-    return record.cell.geometry.num_heads // record.cell.geometry.num_kv_heads
+def _gqa(record: Record, place: str) -> int | None:
+    g = record.cell.geometry
+    return g.num_heads // g.num_kv_heads if g.num_kv_heads else None
 
 
 #: In the order of preference where several say the same.

@@ -124,19 +124,24 @@ def default(arguments: argparse.Namespace, extra: list[str]) -> int:
 def guard(arguments: argparse.Namespace, extra: list[str]) -> int:
     """``capmatrix guard``: vLLM's defaults against the table; exit 1 where they contradict it."""
     from .. import drafters
+    from ..guard import ages
     from ..guard import judge as room
     from ..guard.defaults_query import Selector
     from ..report import guard as report
     from ..selection import defaults
 
+    # What is mistyped is said before vLLM is asked anything.
     table = defaults.load(arguments.table)
+    max_age = ages.parse_age(arguments.max_age) if arguments.max_age else None
+    if arguments.pairs:
+        commands_pairs.load(arguments.pairs)
     families = drafters.load(drafters.DEFAULT_DIR)
     asked = room.questions(table, families, _server(arguments), arguments.arch)
     choices = [] if arguments.no_choices else room.choice_questions(asked)
     with Selector(arguments.aiter) as selector:
         answers = selector.ask([*(a.question for a in asked if a.question is not None), *(c[2] for c in choices)])
         versions = selector.versions()
-    aged = {row.key: row for row in _aged(table, arguments.max_age, versions.get("vllm", "")).row}
+    aged = {row.key: row for row in _aged(table, max_age, versions.get("vllm", "")).row}
     findings = [
         room.judge(a._replace(row=aged[a.row.key]), answers[a.question] if a.question else None, arguments.tolerance)
         for a in asked
@@ -217,14 +222,13 @@ def _finds_aiter(selector: Selector, arch: str) -> bool:
     return bool(selector.versions()["aiter"])
 
 
-def _aged(table: Defaults, max_age: str | None, vllm: str) -> Defaults:
-    """The table with stale rows marked: against the vLLM that answered, and the age allowed."""
+def _aged(table: Defaults, max_age: int | None, vllm: str) -> Defaults:
+    """The table with stale rows marked: against the vLLM that answered, and the age in days that is allowed."""
     from datetime import datetime, timezone
 
     from ..guard import ages
 
-    days = ages.parse_age(max_age) if max_age else None
-    return ages.mark(table, max_age_days=days, today=datetime.now(timezone.utc).date(), vllm=vllm)
+    return ages.mark(table, max_age_days=max_age, today=datetime.now(timezone.utc).date(), vllm=vllm)
 
 
 def _server(arguments: argparse.Namespace) -> Server:

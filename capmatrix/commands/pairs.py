@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..cell import Environment
     from ..guard.judge import Choice, Finding
     from ..pair import Pair, PairRecord
+    from ..pairs.pairfile import PairMatrix
     from ..selection.defaults import Defaults
 
 
@@ -107,12 +108,19 @@ def _words(arguments: argparse.Namespace) -> list[str]:
     return found
 
 
+def load(name: str) -> PairMatrix:
+    """The pair file of ``--pairs``, or the shipped one of this name."""
+    from ..pairs import pairfile
+    from ..paths import matrix_path
+
+    return pairfile.load(matrix_path(name))
+
+
 def guard(arguments: argparse.Namespace, table: Defaults) -> tuple[list[Finding], list[Choice]]:
     """``capmatrix guard --pairs FILE``: the file's pairs that a row is about, against the table."""
     from ..pairs import pair_guard, pairfile
-    from ..paths import matrix_path
 
-    matrix = pairfile.load(matrix_path(arguments.pairs))
+    matrix = load(arguments.pairs)
     archs = sorted({row.architecture for row in table.row} & _offline())
     everything = pairfile.expand(matrix, None, [f"offline:{arch}" for arch in archs]) if archs else []
     records, _ = set_up(pair_guard.wanted(table, everything, arguments.arch), arguments.aiter)

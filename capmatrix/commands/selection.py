@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from ..selection.defaults import Defaults
 
 Add = Callable[[str, Callable[[argparse.Namespace, list[str]], int], str], argparse.ArgumentParser]
+
+#: Reasons for an empty table that are said.
+_REASONS = 8
 
 _FORMATS = {".toml": "toml", ".json": "json", ".md": "md", ".py": "py"}
 
@@ -100,7 +104,22 @@ def derive(arguments: argparse.Namespace, extra: list[str]) -> int:
     made = _aged(made, arguments)
     for name, form in outputs:
         written.put(_render(made, form), name, sections=False)
+    if not made.row:
+        print(f"capmatrix: the table is empty: {_why_empty(made)}", file=sys.stderr)
     return EXIT_OK
+
+
+def _why_empty(table: Defaults) -> str:
+    """Why no evidence entered a row, each reason with the architecture that the evidence is of, and what to try."""
+    from ..report.text import one_line
+
+    shown = [one_line(reason, 300) for reason in table.left_out[:_REASONS]]
+    more = len(table.left_out) - len(shown)
+    shown += [f"and {more} more"] if more else []
+    out = "; ".join(shown) or "there is no record and no published result"
+    if any(word in reason for reason in table.left_out for word in ("--arch any", "not the architecture asked for")):
+        out += ". --arch any takes every architecture's, and published results whose GPU is not stated"
+    return out
 
 
 def report_table(arguments: argparse.Namespace) -> int:

@@ -116,23 +116,27 @@ def clocks() -> dict[str, Any]:
 
 
 def gpu_id() -> str:
-    """The beginning of the first visible GPU's UUID, enough to tell those of a machine apart; "" where none is told."""
+    """A part of the first visible GPU's UUID, enough to tell GPUs of a kind apart; "" where none is told.
+
+    NVIDIA's begins with what is its own. Of an AMD one (``ccff74a1-0000-1000-80e0-c6d49f5b0d86``) only the first byte
+    is before the last group: the rest says which product it is.
+    """
     found: list[str] = []
     with contextlib.suppress(Exception):
         import torch
 
         if torch.version.hip is None:
-            _nvml(lambda nvml: found.append(_text(nvml.nvmlDeviceGetUUID(_handle(nvml)))))
+            _nvml(lambda nvml: found.append(_text(nvml.nvmlDeviceGetUUID(_handle(nvml)))[:12]))
         else:
             import amdsmi
 
             amdsmi.amdsmi_init()
             try:
                 handle = amdsmi.amdsmi_get_processor_handles()[_first_visible()]
-                found.append(_text(amdsmi.amdsmi_get_gpu_device_uuid(handle)))
+                found.append(_text(amdsmi.amdsmi_get_gpu_device_uuid(handle))[-12:])
             finally:
                 amdsmi.amdsmi_shut_down()
-    return found[0][:12] if found else ""
+    return found[0] if found else ""
 
 
 def _nvml(ask: Callable[[Any], Any]) -> Any:
@@ -145,7 +149,15 @@ def _nvml(ask: Callable[[Any], Any]) -> Any:
 
 
 def _handle(nvml: Any) -> Any:
-    return nvml.nvmlDeviceGetHandleByIndex(_first_visible())
+    """Of the first visible GPU, which may be named by its UUID or the beginning of it; of a partition its GPU's."""
+    first = (slots.devices() or ["0"])[0]
+    if first.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(first))
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        if _text(nvml.nvmlDeviceGetUUID(handle)).upper().startswith(first.upper()):
+            return handle
+    return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(first))
 
 
 def _first_visible() -> int:

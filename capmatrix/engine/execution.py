@@ -23,6 +23,7 @@ from vllm.v1.worker.utils import get_uniform_decode_token_count
 
 from ..batches import Batch
 from ..cell import Cell, Check, Role
+from ..summary import execution_detail
 from . import mla
 
 #: Methods whose drafter runs one token a request after its first pass, and those with one pass over 1 + k.
@@ -193,4 +194,4 @@ def check(plan: Plan, batch: Batch, dispatched: Dispatched) -> Check:
     else:
         said = f"eager: vLLM's {plan.runner.upper()} runner has no graph for this batch of a drafter's own pass"
     server = plan.configured if plan.configured == plan.resolved else f"{plan.configured}, resolved to {plan.resolved}"
-    return Check("execution", None, "", detail=f"server {server}; this batch {dispatched.mode}: {said}")
+    return Check("execution", None, "", detail=execution_detail(server, dispatched.mode, said))

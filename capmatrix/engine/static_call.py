@@ -83,6 +83,9 @@ class StaticCall:
     def capture(self) -> None:
         """Warm up and capture, with metadata of its own for each. Raises what vLLM and the driver raise."""
         on_gpu = self.setup.device.type == "cuda"
+        if on_gpu:
+            # The buffers were filled on this stream, and another one is about to read them.
+            torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else contextlib.nullcontext():
             self._dummy()
             self._call(self._metadata(self.longest, capture=True))

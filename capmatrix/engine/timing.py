@@ -18,7 +18,7 @@ import torch
 from ..batches import Batch, Request
 from ..cell import Cell, Phase
 from ..grid import Workload
-from ..timings import Sample
+from ..timings import UNCAPTURED, Sample
 from . import device_facts, device_route, forward, inputs, metadata_builds, model_config, setup
 from .static_call import StaticCall
 
@@ -167,7 +167,8 @@ def _captured(made: setup.Setup, batch: Batch) -> tuple[int, str]:
         return count, "graph replay; the cell's server is eager"
     found = made.plan.dispatch(batch)
     if found.mode != "FULL":
-        return count, f"graph replay; vLLM would run this batch {found.mode}"
+        how = {"NONE": "eagerly", "PIECEWISE": "between piecewise graphs"}.get(found.mode, found.mode)
+        return count, f"graph replay; {UNCAPTURED} {how}"
     return (
         found.requests,
         f"graph replay, padded to {found.requests} requests" if found.requests > count else "graph replay",
@@ -219,7 +220,7 @@ def _bytes(cell: Cell, made: setup.Setup, batch: Batch) -> int:
     """Fewest bytes that the call moves: K and V of every key that is read, new ones written, query and output."""
     g, element = cell.geometry, made.layer.kv_cache.element_size()
     window = g.sliding_window or 1 << 60
-    keys = sum(min(r.seq_len, window + r.query_len) for r in batch.requests)
+    keys = sum(min(r.seq_len, window - 1 + r.query_len) for r in batch.requests)
     new = sum(r.query_len for r in batch.requests)
     model = torch.finfo(getattr(torch, cell.dtype)).bits // 8
     if g.mla is not None:

@@ -23,10 +23,10 @@ def room_of(gpu: str) -> str:
 @contextmanager
 def together(session_dir: Path, room: str = MACHINE) -> Iterator[None]:
     """While the body runs nobody is alone in the room; waits while somebody is."""
-    with _held(session_dir / f"{room}-door.lock", fcntl.LOCK_EX):
-        inside = _open(session_dir / f"{room}-room.lock")
-        fcntl.flock(inside, fcntl.LOCK_SH)
+    inside = _open(session_dir / f"{room}-room.lock")
     try:
+        with _held(session_dir / f"{room}-door.lock", fcntl.LOCK_EX):
+            fcntl.flock(inside, fcntl.LOCK_SH)
         yield
     finally:
         os.close(inside)

@@ -55,8 +55,10 @@ def command_line(config: Any, words: Sequence[str]) -> list[str]:
 
     ``config`` is a ``pytest.Config`` whose known arguments are parsed; ``words`` all that it was called with.
     """
-    values = {value for option, value in pairwise(words) if option in _VALUED}
-    given = [path for path in config.known_args_namespace.file_or_dir or () if path not in values]
+    given = list(config.known_args_namespace.file_or_dir or ())
+    for option, value in pairwise(words):
+        if option in _VALUED and value in given:
+            given.remove(value)  # once: the same word may be a path as well
     if given:
         return given
     if config.invocation_params.dir == config.rootpath:

@@ -11,6 +11,7 @@ import msgspec
 from ..errors import EXIT_INFRASTRUCTURE, EXIT_OK, EXIT_UNEXPECTED, CapmatrixError
 from ..store import read
 from .facts import Facts
+from .timed import TIMED_ALREADY, Timed
 
 #: pytest's exit statuses for a run that was interrupted and for one without any test.
 _INTERRUPTED, _NO_TESTS = 2, 5
@@ -19,8 +20,9 @@ _INTERRUPTED, _NO_TESTS = 2, 5
 class Tally(msgspec.Struct):
     """What a session has seen. ``told``: cells judged above the declared rung; ``trouble``: cells without a record.
 
-    ``untimed``: groups of rivals that the harness, not they, kept from being timed. ``flakes``: verdicts of cells
-    whose repetition gave another one.
+    ``untimed``: groups of rivals that the harness, not they, kept from being timed; ``timed``: groups with a time;
+    ``idle``: the others by why nothing of them was timed. ``flakes``: verdicts of cells whose repetition gave another
+    one.
     """
 
     selected: int = 0
@@ -28,6 +30,8 @@ class Tally(msgspec.Struct):
     resumed: int = 0
     trouble: int = 0
     untimed: int = 0
+    timed: int = 0
+    idle: Counter[str] = msgspec.field(default_factory=Counter)
     interrupted: bool = False
     verdicts: Counter[str] = msgspec.field(default_factory=Counter)
     kinds: Counter[str] = msgspec.field(default_factory=Counter)
@@ -42,6 +46,13 @@ class Tally(msgspec.Struct):
         self.kinds[facts["kind"]] += 1
         if len(set(facts["repeats"])) > 1:
             self.flakes[facts["cell"]] = facts["repeats"]
+
+    def add_times(self, facts: Timed) -> None:
+        """Count a group of rivals."""
+        if facts["times"] or facts["idle"] == TIMED_ALREADY:
+            self.timed += 1
+        else:
+            self.idle[facts["idle"] or "none could be timed"] += 1
 
     def exit_status(self, pytest_status: int) -> int:
         """The session's exit status: pytest's own, but 3 for trouble and 1 for a run that told nothing."""
@@ -101,8 +112,15 @@ def verdictless(terminal: Any, tally: Tally) -> None:
     if tally.trouble:
         terminal.write_line(f"{tally.trouble} cells have no record: see the failures above", red=True)
     if tally.untimed:
-        groups = f"{tally.untimed} group{'s' * (tally.untimed > 1)} of cells"
-        terminal.write_line(f"{groups} not timed: see the failures above", red=True)
+        terminal.write_line(f"{_groups(tally.untimed)} of cells not timed: see the failures above", red=True)
+    if tally.idle:
+        why = "; ".join(f"{reason} (in {_groups(n)})" for reason, n in tally.idle.most_common(3))
+        what = "nothing was timed" if not tally.timed else f"{_groups(sum(tally.idle.values()))} of rivals not timed"
+        terminal.write_line(f"{what}: {why}", yellow=True)
     if not tally.told and not tally.interrupted:
         counted = ", ".join(f"{n} {verdict}" for verdict, n in tally.verdicts.most_common()) or "no cell was run"
         terminal.write_line(f"FAILED: no cell got a verdict above the declared rung ({counted})", red=True)
+
+
+def _groups(count: int) -> str:
+    return f"{count} group{'s' * (count != 1)}"

@@ -48,6 +48,8 @@ def label(cell: Cell) -> str:
     """A cell in short, for a status line: what a matrix usually varies, without the geometry."""
     text = f"{cell.target} {cell.backend} b{cell.block_size} {cell.kv_cache_dtype} "
     text += f"{cell.drafter} tp{cell.tp} {cell.batch}"
+    if cell.execution != "eager":
+        text += f" {cell.execution}"
     if cell.force.value != "none":
         text += f" force_{cell.force.value}"
     if cell.switches:

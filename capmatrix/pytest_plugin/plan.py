@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: ``--expectations`` of a run that is compared to what backends declare, and to nothing else.
 NO_EXPECTATIONS = "none"
 
+#: Most profiles of one run.
+MOST_PROFILES = 32
+
 
 class Plan(msgspec.Struct, frozen=True):
     """Settled by the controller (or the only process) and sent to xdist's nodes as JSON.
@@ -58,6 +61,9 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
     preset, force, times = options.preset, options.force, options.time
     chosen = list(options.targets)
     path = options.run_file
+    workloads = profiles(times)
+    if path is not None and path.is_fifo():
+        raise InputError("not a regular file; a run file is needed", file=path)
     if options.resume:
         if path is None:
             path = runfile.newest(directory.resolve(), files, preset)
@@ -66,8 +72,12 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
         before = runfile.peek(path) or runfile.header_of(path)
         preset = preset if preset is not None else _text(before.get("preset"))
         force = force if force is not None else _text(before.get("force"))
-        times = times or _text(before.get("timed")) or ""
-        chosen = chosen or [t for t in before.get("targets", []) if isinstance(t, str)]
+        if not times:
+            times = _text(before.get("timed")) or ""
+            workloads = _of_run(path, times)
+        recorded = before.get("targets")
+        if not chosen and isinstance(recorded, list):
+            chosen = [t for t in recorded if isinstance(t, str)]
     elif path is not None and path.exists() and path.stat().st_size:
         raise InputError("this run file exists already; continue it with --resume, or name another one", file=path)
     for target in chosen:
@@ -79,21 +89,41 @@ def settle(options: Options, files: Sequence[Path], named: Sequence[Path], direc
         "force": force,
         "run_path": str(path if path is not None else runfile.new_path(directory, files)),
         "resume": options.resume,
-        "workloads": profiles(times),
+        "workloads": workloads,
         "time": times,
         "expectations": tuple(map(str, _expectations(options.expectations, files, directory))),
     }
 
 
 def profiles(names: str) -> dict[str, Workload]:
-    """The profiles of ``--time``, by name: ``seed,long`` or ``FILE.toml:NAME``; InputError for unknown ones."""
+    """The profiles of ``--time``, by name: ``seed,long`` or ``FILE.toml:NAME``; none where ``names`` is empty.
+
+    Raises InputError for unknown ones, and for a name that would stand for two profiles: a record holds it alone.
+    """
     from ..selection import workloads
 
-    found = {}
-    for name in filter(None, (part.strip() for part in names.split(","))):
-        wanted, known = workloads.choose(name)
+    if not names:
+        return {}
+    asked = list(dict.fromkeys(filter(None, (part.strip() for part in names.split(",")))))
+    if not asked or len(asked) > MOST_PROFILES:
+        raise InputError(f"names 1 to {MOST_PROFILES} workload profiles", key="--time", value=names)
+    shipped = workloads.shipped()
+    found: dict[str, Workload] = {}
+    for name in asked:
+        wanted, known = workloads.choose(name, "--time", shipped)
+        for others, where in ((shipped, "a shipped matrix has"), (found, "another one that is asked for has")):
+            if others.get(wanted, known[wanted]) != known[wanted]:
+                raise InputError(f"{where} a profile of this name with other figures", key="--time", value=name)
         found[wanted] = known[wanted]
     return found
+
+
+def _of_run(path: Path, names: str) -> dict[str, Workload]:
+    """The profiles that a resumed run was timed under; its file is named where they are not to be had."""
+    try:
+        return profiles(names)
+    except InputError as error:
+        raise InputError(f"its header's profiles: {error}", file=path, key="timed") from None
 
 
 def expand(plan: Plan) -> dict[Path, list[Job]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,18 @@ class Runner:
         known = self._known.get(name)
         if known is not None:
             return known, True
+        with self._among_others(job):
+            return self._attempt(job), False
+
+    @contextlib.contextmanager
+    def _among_others(self, job: Job) -> Iterator[None]:
+        """While the body runs no other process has the machine, or the job's GPU, to itself."""
         with contextlib.ExitStack() as rooms:
             if self._shares:
                 rooms.enter_context(together(self._session_dir))
             if self._workloads and isinstance(job, Cell) and timings.applies(job):
                 rooms.enter_context(together(self._session_dir, room_of(self._pool.gpu())))
-            return self._attempt(job), False
+            yield
 
     def repeat(self, record: JobRecord) -> JobRecord:
         """A job run again, alone and each time in a fresh worker; the record of all its attempts is kept."""
@@ -93,7 +99,7 @@ class Runner:
             return
         for name, workload in self._workloads.items():
             if timed.lacks(record, name):
-                with contextlib.suppress(CapmatrixError):
+                with contextlib.suppress(CapmatrixError), self._among_others(record.cell):
                     self._pool.time(record.cell, workload, 0)
 
     def time(self, rivals: Sequence[Cell]) -> timed.Timed:
@@ -137,7 +143,11 @@ class Runner:
         if len(records) < len(rivals):
             return f"{len(rivals) - len(records)} of {len(rivals)} cells have no record: --resume times them"
         passing = [r for r in records if r.verdict is Verdict.PASS]
-        return "no cell passed" if not passing else "timed already"
+        if not passing:
+            return "no cell passed"
+        if any(t.workload in self._workloads for record in passing for t in record.times):
+            return timed.TIMED_ALREADY
+        return "each was tried before and refused: its record says why"
 
     def _read_others(self) -> None:
         """The records that other processes of this run wrote: no cell of it waits or runs any more."""

@@ -264,6 +264,8 @@ class MatrixPlugin:
                 self.progress.finished(report.capmatrix)
         elif report.when == "call" and hasattr(report, "capmatrix_times"):
             self.tally.untimed += report.capmatrix_times is None
+            if report.capmatrix_times is not None:
+                self.tally.add_times(report.capmatrix_times)
             if self.progress is not None and report.capmatrix_times is not None:
                 self.progress.timed(report.capmatrix_times)
         elif hasattr(report, "capmatrix_timing") and self.progress is not None:

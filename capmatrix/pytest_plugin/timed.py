@@ -20,6 +20,9 @@ Ask = Callable[[Cell, Workload, int], Sample]
 #: What the name of an item that times rivals begins with.
 PREFIX = "times["
 
+#: Why nothing of a group was timed, where that is as it should be.
+TIMED_ALREADY = "timed already"
+
 
 class Timed(TypedDict):
     """What became of a group: for a status line, as plain values that survive the way from an xdist node.

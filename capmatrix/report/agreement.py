@@ -16,23 +16,32 @@ Label = Callable[[Entry], str]
 Say = Callable[[Times], str]
 
 
-def headline(found: Agreement) -> str:
-    """``17 of 18 times agree within their intervals; 1 does not:``"""
+def headline(found: Agreement, below: int = 0) -> str:
+    """``17 of 18 times agree within their intervals; 1 does not:``; ``below``: how many of those stand elsewhere."""
     total, apart = found.agree + len(found.apart), len(found.apart)
     out = f"{found.agree:,} of {words.count(total, 'time')} on the same hardware agree within their intervals"
-    return f"{out}; {apart:,} {'does' if apart == 1 else 'do'} not:" if apart else f"{out}."
+    if not apart:
+        return f"{out}."
+    out += f"; {apart:,} {'does' if apart == 1 else 'do'} not"
+    if below == apart:
+        return f"{out}: see below, among what changed."
+    return f"{out}, {below:,} of them among what changed below:" if below else f"{out}:"
 
 
 def text(found: Agreement | None, label: Label, say: Say, width: int, everything: bool) -> list[str]:
-    """Plain lines, the first one empty; none where nothing was timed on both sides."""
+    """Plain lines, the first one empty; none where nothing was timed on both sides.
+
+    A time of an entry that changed stands with the entry (``reason``), not here.
+    """
     if found is None:
         return []
-    out = ["", *words.fill(headline(found), width)]
-    shown = found.apart if everything else found.apart[:SHOWN]
+    here = [one for one in found.apart if one.entry.kind == "same"]
+    out = ["", *words.fill(headline(found, len(found.apart) - len(here)), width)]
+    shown = here if everything else here[:SHOWN]
     for one in shown:
         out += words.fill(f"{label(one.entry)}: {say(one.times)}", width, "  ", "      ")
-        out += words.fill(f"why, as far as recorded: {why(one)}", width, "      ", "      ")
-    rest = len(found.apart) - len(shown)
+        out += words.fill(reason(one), width, "      ", "      ")
+    rest = len(here) - len(shown)
     return [*out, f"  and {rest:,} more"] if rest else out
 
 
@@ -48,6 +57,11 @@ def markdown(found: Agreement | None, label: Label, say: Say, shown: int) -> lis
         columns = (label(one.entry), say(one.times), why(one))
         out.append(f"| {' | '.join(code_in_table(column, 400) for column in columns)} |")
     return out + (["", f"and {len(found.apart) - shown:,} more"] if len(found.apart) > shown else [])
+
+
+def reason(one: Apart) -> str:
+    """``why, as far as recorded: ...``"""
+    return f"why, as far as recorded: {why(one)}"
 
 
 def why(one: Apart) -> str:

@@ -18,7 +18,8 @@ def cautions(report: Report) -> list[str]:
     ran = [r for r in records if r.verdict in summary.RAN]
     told = [r for r in ran if r.verdict is not Verdict.UNVERIFIED]
     if not records and report.pairs:
-        return ["Pairs show what vLLM decides and whether its kernels are right there: no speed, no server."]
+        said = "Pairs show what vLLM decides and whether its kernels are right there: no speed, no server."
+        return [said, *_strangers(report)]
     if not records:
         return ["No cell has a record: this run shows nothing."]
     if not any(r.rung is not Rung.DECLARED for r in told):
@@ -51,12 +52,7 @@ def _conditions(report: Report, ran: list[Record], told: list[Record]) -> list[s
     if conflicts:
         marked = text.count(conflicts, "entry", "entries")
         out.append(f"{marked} marked conflict: two targets disagree; see the footnotes.")
-    strangers = [t for t in report.tables if not t.place.architecture and t.versions]
-    for table in strangers:
-        out.append(
-            f"{text.one_line(table.place.title)}: not an AMD GPU; real execution of portable code, "
-            "which says nothing of an AMD architecture by itself."
-        )
+    out += _strangers(report)
     scaled = {r.cell.target for r in told if r.cell.geometry.scaled}
     short = {r.cell.target for r in told if r.cell.lengths == "short"}
     if scaled or short:
@@ -70,14 +66,59 @@ def _conditions(report: Report, ran: list[Record], told: list[Record]) -> list[s
         out.append(f"{text.count(cells, 'cell')} used a PyTorch stand-in for a native operator: {shown}.")
     if told and all(r.cell.execution == "eager" for r in told):
         out.append("Every cell ran eagerly: graph capture and compiled mode were not tried.")
+    return out + _graphs(told)
+
+
+def _graphs(told: list[Record]) -> list[str]:
+    """What cells of servers with graphs do not show of them."""
+    out = _eager(told)
     executed = summary.strength(Rung.EXECUTED)
-    uncaptured = sum(r.cell.execution == "full" and summary.strength(r.rung) < executed for r in told)
+    held: list[Record] = []
+    rest: list[Record] = []
+    for record in told:
+        if record.cell.execution != "eager":
+            (held if any(c.part == "graph" for c in record.checks) else rest).append(record)
+    uncaptured = sum(summary.strength(r.rung) < executed for r in held)
     if uncaptured:
         out.append(
             f"{text.count(uncaptured, 'cell')} with full graphs ran without one: the call that a graph would hold was "
-            "made, not captured."
+            "made or compiled, not captured."
+        )
+    between = sum(summary.batch_mode(r) != "NONE" for r in rest)
+    if between:
+        out.append(
+            f"{text.count(between, 'cell')} set to graphs tried none: attention was called as between piecewise "
+            "graphs; those of the model's other parts were not made."
         )
     return out
+
+
+def _eager(told: list[Record]) -> list[str]:
+    """Cells of servers with graphs whose batches vLLM runs in none: a pass of theirs is that of an eager call."""
+    out = []
+    for execution in sorted({r.cell.execution for r in told} - {"eager"}):
+        cells = [r for r in told if r.cell.execution == execution]
+        eager = sum(summary.batch_mode(r) == "NONE" for r in cells)
+        if eager:
+            out.append(
+                f"{eager:,} of {text.count(len(cells), 'cell')} with execution {text.one_line(execution, 40)} ran "
+                "eagerly: vLLM has no graph of any kind for those batches (docs/execution.md)."
+            )
+    return out
+
+
+def _strangers(report: Report) -> list[str]:
+    """A sentence for each place of cells or pairs that is no AMD GPU's."""
+    homes = [(table.place, table.versions) for table in report.tables]
+    for record in report.pairs:
+        environment = report.environments.get(record.environment)
+        homes.append((summary.place_of(record.pair.target, environment), summary.versions(environment)))
+    titles = dict.fromkeys(place.title for place, versions in homes if versions and not place.architecture)
+    return [
+        f"{text.one_line(title)}: not an AMD GPU; real execution of portable code, "
+        "which says nothing of an AMD architecture by itself."
+        for title in titles
+    ]
 
 
 def _gaps(report: Report) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..analysis import diff
+from ..analysis.agreement import Agreement, Apart, lacking
 from ..analysis.agreement import agreement as agreed
 from ..analysis.compare import KINDS, Comparison, Entry, Side, Times
 from ..analysis.sources import Sourced
@@ -58,7 +59,9 @@ def text(found: Comparison, *, everything: bool = False, width: int = 100) -> st
         for name, left, right, count in _facts(found):
             out += words.fill(f"{name}: {left} -> {right} ({count})", width, "  ", "      ")
     label = labels(found)
-    out += agreement.text(agreed(found), label, time_words, width, everything)
+    judged = agreed(found)
+    apart = _apart(judged)
+    out += agreement.text(judged, label, time_words, width, everything)
     for kind in KINDS:
         entries = found.of(kind)
         if not entries or (kind == "same" and not everything):
@@ -67,11 +70,13 @@ def text(found: Comparison, *, everything: bool = False, width: int = 100) -> st
         groups = _groups(entries)
         most = len(groups) if everything else SHOWN_ALONE if kind in ("left", "right") else SHOWN
         for group in groups[:most]:
-            out += _lines(group, label, width, len(group) if everything else _NAMED)
+            out += _lines(group, label, width, len(group) if everything else _NAMED, apart)
         out += _more(groups[most:], "  ")
-    timed = [] if everything else [(entry, t) for entry in found.of("same") for t in _compared(entry)]
+    rest = [(entry, t) for entry in found.of("same") for t in _compared(entry) if _key(entry, t) not in apart]
+    timed = [] if everything else rest
     if timed:
-        out += ["", "Times of cells that are otherwise the same, right over left, in microseconds a call:"]
+        which = "The other times" if apart else "Times of cells that are otherwise the same"
+        out += ["", f"{which}, right over left, in microseconds a call:"]
         for entry, t in timed[:SHOWN]:
             out += words.fill(f"{label(entry)}: {time_words(t)}", width, "  ", "      ")
         if len(timed) > SHOWN:
@@ -99,7 +104,9 @@ def _markdown(found: Comparison, shown: int, everything: bool) -> str:
         out += [_row(name, left, right, str(count)) for name, left, right, count in _facts(found)]
         out += ["", "</details>"]
     label = labels(found)
-    out += agreement.markdown(agreed(found), label, time_words, shown)
+    judged = agreed(found)
+    apart = _apart(judged)
+    out += agreement.markdown(judged, label, time_words, shown)
     for kind in KINDS:
         entries = found.of(kind)
         if not entries or (kind == "same" and not everything):
@@ -112,9 +119,10 @@ def _markdown(found: Comparison, shown: int, everything: bool) -> str:
         out += [_group(group, label, len(group) if everything else _NAMED) for group in groups[:most]]
         out += ["", *_more(groups[most:], "")] if groups[most:] else []
         out += ["", "</details>"]
-    timed = [(entry, t) for entry in found.entries for t in _compared(entry)]
+    timed = [(entry, t) for entry in found.entries for t in _compared(entry) if _key(entry, t) not in apart]
     if timed:
-        out += ["", "<details open><summary>Times, right over left</summary>", ""]
+        which = "The other times" if apart else "Times"
+        out += ["", f"<details open><summary>{which}, right over left</summary>", ""]
         out += ["| Cell | Call | Left, µs | Right, µs | Ratio |", "|---|---|---|---|---|"]
         out += [_timed(label(entry), t) for entry, t in timed[:shown]]
         out += ["", f"and {len(timed) - shown:,} more"] if len(timed) > shown else []
@@ -166,6 +174,10 @@ def notes(found: Comparison, quoted: Callable[[str], str] = words.one_line) -> l
             out.append(f"Their targets differ: choose them, as with {quoted(choice)}.")
     if len(found.entries) > both:
         out.append("What only one side has was not run on the other; that says nothing of the backend.")
+    for here, there, missing in zip(("left", "right"), ("right", "left"), lacking(found), strict=True):
+        if missing:
+            verb = "has" if missing == 1 else "have"
+            out.append(f"{words.count(missing, 'time')} of the {here} {verb} none on the {there}.")
     return out
 
 
@@ -204,7 +216,11 @@ def ratio(t: Times) -> str:
     """Right over left and what it lies between, and whether that is slower or faster; "" where a side has no time."""
     if t.ratio is None or t.low is None or t.high is None:
         return ""
-    return f"{t.ratio:.3g} ({t.low:.3g} to {t.high:.3g}){f', {t.kind}' if t.kind else ''}"
+    shown = (t.ratio, t.low, t.high)
+    # More figures where fewer would call 1 what is not.
+    digits = next((n for n in (3, 4) if all(v == 1 or f"{v:.{n}g}" != "1" for v in shown)), 5)
+    value, low, high = (f"{v:.{digits}g}" for v in shown)
+    return f"{value} ({low} to {high}){f', {t.kind}' if t.kind else ''}"
 
 
 def _counts(found: Comparison) -> str:
@@ -230,6 +246,15 @@ def _compared(entry: Entry) -> list[Times]:
     return [t for t in entry.times if t.ratio is not None]
 
 
+def _key(entry: Entry, t: Times) -> tuple[str, str, str]:
+    return entry.name, t.phase, t.workload
+
+
+def _apart(judged: Agreement | None) -> dict[tuple[str, str, str], Apart]:
+    """The times that do not agree, which are said once, with what may be why."""
+    return {_key(one.entry, one.times): one for one in judged.apart} if judged else {}
+
+
 def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:
     """Entries of which the same is to be said together; those with times by themselves."""
     out: dict[object, list[Entry]] = {}
@@ -248,7 +273,13 @@ def _more(groups: Sequence[Sequence[Entry]], indent: str) -> list[str]:
     return [f"{indent}and {words.count(count, 'more cell')}"] if count else []
 
 
-def _lines(group: Sequence[Entry], label: Callable[[Entry], str], width: int, most: int) -> list[str]:
+def _lines(
+    group: Sequence[Entry],
+    label: Callable[[Entry], str],
+    width: int,
+    most: int,
+    apart: Mapping[tuple[str, str, str], Apart],
+) -> list[str]:
     out = []
     for entry in group[:most]:
         out += words.fill(label(entry), width, "  ", "    ")
@@ -261,8 +292,14 @@ def _lines(group: Sequence[Entry], label: Callable[[Entry], str], width: int, mo
     else:
         out += words.fill(one, width, "      left   ", " " * 13)
         out += words.fill(two, width, "      right  ", " " * 13)
-    for line in (*_routes(first), *map(time_words, _compared(first))):
+    for line in _routes(first):
         out += words.fill(line, width, "      ", " " * 13)
+    for t in _compared(first):
+        found = apart.get(_key(first, t))
+        if found and first.kind == "same":
+            continue  # it stands above, with the others that are apart
+        out += words.fill(time_words(t), width, "      ", " " * 13)
+        out += words.fill(agreement.reason(found), width, " " * 13, " " * 13) if found else []
     return out
 
 

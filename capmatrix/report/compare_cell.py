@@ -193,7 +193,7 @@ def _time(t: Times) -> list[Row]:
 def _timing(t: Timing | None) -> str:
     if t is None:
         return "not timed"
-    share = f", {t.share_of_roofline:.0%} of roofline" if t.share_of_roofline is not None else ""
+    share = f", {words.percent(t.share_of_roofline)} of roofline" if t.share_of_roofline is not None else ""
     return f"{timing(t)}, {words.count(t.repeats, 'repeat')}{share}"
 
 

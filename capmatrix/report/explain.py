@@ -8,8 +8,8 @@ from typing import Any
 
 from ..cell import Check, Claim, Environment, Failure, Flag, Force, Kernel, Phase, Record, Timing, Verdict
 from ..pair import PairRecord
-from ..summary import DID_NOT_RUN, over_advertised, place, switch_words, under_advertised
-from . import explain_pair, text
+from ..summary import DID_NOT_RUN, over_advertised, switch_words, under_advertised
+from . import environment_facts, explain_pair, pair_expected, text
 from .lookup import find
 from .rerun import pytest_command
 from .timing_facts import timing_facts
@@ -69,7 +69,13 @@ def explain(
     found = [record for record in meant if isinstance(record, Record)]
     both = [record for record in meant if isinstance(record, PairRecord)]
     if both:
-        shown = [explain_pair.render(r, environments.get(r.environment), header, width=width) for r in both]
+        expected = pair_expected.of(both, environments)
+        shown = [
+            explain_pair.render(
+                r, environments.get(r.environment), header, width=width, expected=expected.get(r.pair_id, "")
+            )
+            for r in both
+        ]
         return f"\n{'=' * width}\n\n".join(shown)
     pages = [render(r, environments.get(r.environment), header, width=width) for r in found]
     others = _siblings(found[0], everything)
@@ -265,7 +271,11 @@ def _times(times: Sequence[Timing], width: int) -> list[str]:
         return []
     out = _section("Times of one call of one layer of one rank, cache write included")
     for t in times:
-        share = "" if t.share_of_roofline is None else f", {t.share_of_roofline:.0%} of the roofline measured here"
+        share = (
+            ""
+            if t.share_of_roofline is None
+            else f", {text.percent(t.share_of_roofline)} of the roofline measured here"
+        )
         said = f"{text.us(t.median_us)} us ({text.us(t.low_us)} to {text.us(t.high_us)})"
         said += f", {text.count(t.repeats, 'repeat')}{share}"
         out += _row(text.one_line(t.phase, 20), text.one_line(f"{said}; workload {t.workload}", 400), width)
@@ -332,22 +342,10 @@ def _durations(record: Record, width: int) -> list[str]:
 def _environment(record: Record, environment: Environment | None, width: int) -> list[str]:
     out = _section("Environment")
     if environment is None:
-        return [*out, "  not recorded: the target could not be started"]
-    rows = (
-        ("versions", environment.versions),
-        ("commits", environment.commits),
-        ("hardware", environment.hardware),
-        ("identity", environment.identity),
-        ("switches", environment.switches),
-    )
-    for label, facts in rows:
-        if facts:
-            out += _row(label, text.one_line(", ".join(f"{n} {v}" for n, v in facts.items()), 2000), width)
-    for i, extension in enumerate(environment.extensions):
-        out += _row("" if i else "changed", f"- {text.one_line(extension, 1000)}", width)
-    home = place(record, environment)
-    speaks = home.architecture or "no AMD architecture by itself"
-    return out + _row("speaks for", text.one_line(speaks), width)
+        return [*out, f"  {environment_facts.UNKNOWN}"]
+    for label, value in environment_facts.rows(record.cell.target, environment):
+        out += _row(label, value, width)
+    return out
 
 
 def _rerun(record: Record, header: Mapping[str, Any], width: int) -> list[str]:

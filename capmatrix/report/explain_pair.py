@@ -8,7 +8,23 @@ from typing import Any
 
 from ..cell import Environment, Verdict
 from ..pair import PairRecord, Side, SideFacts
-from . import pairs, text
+from . import environment_facts, pairs, text
+from .rerun import matrix_path
+
+#: What a contradiction means, where it is told at length, and what avoids it.
+_CONTRADICTION = (
+    (
+        "it means",
+        "what set-up built is wrong, whether or not a call showed it: those draft passes attend to the wrong tokens. "
+        "Verification keeps the output right; fewer drafted tokens are accepted, without a message.",
+    ),
+    ("finding", "docs/findings.md#8-v2s-drafter-reads-other-blocks-than-its-kv-cache-has"),
+    (
+        "way round it",
+        "the V1 runner (VLLM_USE_V2_MODEL_RUNNER=0), or equal kernel blocks: one backend for both, or a --block-size "
+        "that the target's backend takes whole; see docs/pairs.md#contradictions",
+    ),
+)
 
 
 def render(
@@ -18,16 +34,23 @@ def render(
     *,
     width: int = 100,
     again: Sequence[str] = (),
+    expected: str = "",
 ) -> str:
-    """One pair, ending with a newline. ``again``: what runs it again, where it is no pair of a file."""
+    """One pair, ending with a newline. ``again``: what runs it again, where it is no pair of a file; ``expected``: why
+    its failure is expected."""
     out = [text.one_line(record.pair_id, 1000), ""]
     out += _row("verdict", f"{pairs.result(record)}: {text.VERDICT_MEANING[record.verdict]}", width)
     ended = f"{record.phase.value}: {record.step}" if record.step else record.phase.value
     out += _row("ended at", text.one_line(ended), width)
     for index, reason in enumerate(record.reasons):
         out += _row("" if index else "reasons", f"- {text.one_line(reason, 2000)}", width)
+    if expected:
+        out += _row("expected", text.one_line(expected, 600), width)
     for index, said in enumerate(record.contradictions):
         out += _row("" if index else "CONTRADICTION", text.one_line(said, 600), width)
+    if record.contradictions:
+        for label, line in _CONTRADICTION:
+            out += _row(label, line, width)
     out += _row("asked", text.one_line(_asked(record), 600), width)
     rules = [rule for rule in record.rules if rule not in record.contradictions]
     out += _row("runner", text.one_line("; ".join(rules) or record.pair.runner, 600), width)
@@ -120,8 +143,7 @@ def _shared(record: PairRecord, width: int) -> list[str]:
 
 
 def _rerun(record: PairRecord, header: Mapping[str, Any]) -> list[str]:
-    files = [name for name in header.get("files") or [] if isinstance(name, str)]
-    path = files[0] if len(files) == 1 else "matrices/pairs.toml"
+    path = matrix_path(header) or "matrices/pairs.toml"
     return ["pytest", f"{path}::{record.pair_id}", "--target", record.pair.target]
 
 
@@ -130,8 +152,11 @@ def _ending(record: PairRecord, environment: Environment | None, width: int) -> 
     if record.durations:
         spent = ", ".join(f"{name} {text.seconds(value)}" for name, value in record.durations.items())
         out += _row("durations", text.one_line(spent), width)
-    if environment is not None:
-        out += _row("versions", text.one_line(", ".join(f"{n} {v}" for n, v in environment.versions.items())), width)
     if record.shims:
         out += _row("answered by", text.one_line("; ".join(record.shims), 800), width)
+    out += ["", "Environment"]
+    if environment is None:
+        return [*out, f"  {environment_facts.UNKNOWN}"]
+    for label, value in environment_facts.rows(record.pair.target, environment):
+        out += _row(label, value, width)
     return out

@@ -81,7 +81,7 @@ def _draw(report: Report, dialect: Dialect, limit: int, titled: bool) -> str:
     counts = text.counted(report.records) or ("" if report.pairs else "none")
     out.append(text.jobs(len(report.records), len(report.pairs)) + (f": {counts}." if counts else "."))
     out += dialect.parts([(table.place.title, _table(table, dialect, limit)) for table in report.tables])
-    out += pairs.markdown(report.pairs, dialect)
+    out += pairs.markdown(report.pairs, dialect, report.environments, report.expected_pairs)
     notes = cautions(report)
     if notes:
         out += ["", f"{dialect.heading}What this does not show", ""]

@@ -6,16 +6,18 @@ The model and its plain-text form; Markdown and HTML draw the same rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .. import outcome
-from ..cell import Rung, Verdict
+from .. import outcome, summary
+from ..cell import Environment, Rung, Verdict
 from ..pair import PairRecord, Side, SideFacts, SideRun, Uncalled
 from ..pairs import pair_outcome
+from ..vocabulary import KV_CACHE_DTYPES, ROCM_BACKENDS
 from . import text
 from .dialect import GITHUB, Dialect
+from .pair_legend import legend
 from .steady import steady
 
 HEADINGS = ("target", "drafter", "block", "KV dtype", "runner", "layout", "graphs", "result")
@@ -28,35 +30,85 @@ ABOUT = (
 
 
 class Row(NamedTuple):
-    """One pair: a text under each heading, its verdict, and the number of its footnote (0: none)."""
+    """One pair: a text under each heading, its verdict, the number of its footnote (0: none) and its id.
+
+    ``torn``: nothing that ran of it failed, and its set-up contradicts itself, so that no sign may say that it is well.
+    """
 
     cells: tuple[str, ...]
     verdict: Verdict
     note: int
+    torn: bool
+    id: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """Pairs of one target, one pair of models and one degree. ``notes`` by number, in order."""
+    """Pairs of one place, versions, target, pair of models and degree. ``notes`` by number, in order."""
 
+    place: summary.Place
+    versions: tuple[tuple[str, str], ...]
     target: str
     models: str
     rows: tuple[Row, ...]
     notes: tuple[tuple[int, str], ...]
 
+    @property
+    def home(self) -> tuple[summary.Place, tuple[tuple[str, str], ...], str]:
+        """What tables under one title share."""
+        return self.place, self.versions, self.target
 
-def tables(records: Sequence[PairRecord], first: int = 1) -> list[Table]:
-    """The tables of ``records``, in order of first appearance; footnotes are numbered from ``first``."""
-    homes: dict[tuple[str, str], list[PairRecord]] = {}
+    @property
+    def title(self) -> str:
+        """The place in one line, as a table of cells has it."""
+        return text.one_line(self.place.title, 120)
+
+    @property
+    def made_of(self) -> str:
+        """Versions in one line."""
+        return text.one_line(", ".join(f"{name} {version}" for name, version in self.versions), 300)
+
+
+#: What a report knows beside the records: environments by id, and why failures are expected, by pair id.
+Environments = Mapping[str, Environment]
+Expected = Mapping[str, str]
+
+
+def tables(
+    records: Sequence[PairRecord], environments: Environments | None = None, expected: Expected | None = None
+) -> list[Table]:
+    """The tables of ``records`` in the order of places, targets and models, whatever order they ran in."""
+    homes: dict[tuple[bool, str, summary.Place, tuple[tuple[str, str], ...], str, str], list[PairRecord]] = {}
     for record in records:
-        homes.setdefault((record.pair.target, models(record)), []).append(record)
+        environment = (environments or {}).get(record.environment)
+        place = summary.place_of(record.pair.target, environment)
+        made = (place, summary.versions(environment), record.pair.target, models(record))
+        homes.setdefault((not place.architecture, place.title, *made), []).append(record)
     found = []
-    for (target, name), group in homes.items():
+    first = 1
+    for (_, _, place, versions, target, name), group in sorted(homes.items(), key=lambda item: item[0]):
         notes: dict[str, int] = {}
-        rows = tuple(_row(record, notes, first) for record in group)
-        found.append(Table(target, name, rows, tuple((number, note) for note, number in notes.items())))
+        rows = tuple(_row(record, notes, first, expected or {}) for record in sorted(group, key=_order))
+        found.append(
+            Table(place, versions, target, name, rows, tuple((number, note) for note, number in notes.items()))
+        )
         first += len(notes)
     return found
+
+
+def _order(record: PairRecord) -> tuple[object, ...]:
+    """By backends as shown, block, KV dtype and runner; a block that vLLM took stands after the same one given."""
+    pair = record.pair
+    sides = ((pair.target_model, record.target_model), (pair.drafter, record.drafter))
+    backends = tuple((_rank(ROCM_BACKENDS, backend(*one)), side(*one)) for one in sides)
+    block_size = pair.block_size or record.manager_block or 0
+    dtypes = tuple(_rank(KV_CACHE_DTYPES, name or "") for name in (pair.kv_cache_dtype, pair.draft_kv_cache_dtype))
+    chosen = record.runner or pair.runner
+    return (*backends, block_size, pair.block_size is None, *dtypes, chosen, runner(record), record.pair_id)
+
+
+def _rank(order: Sequence[str], name: str) -> tuple[int, str]:
+    return (order.index(name) if name in order else len(order), name)
 
 
 def models(record: PairRecord) -> str:
@@ -68,8 +120,9 @@ def models(record: PairRecord) -> str:
     return text.one_line(f"{sides}, TP {pair.tp}, {tokens}{switches}", 200)
 
 
-def _row(record: PairRecord, notes: dict[str, int], first: int) -> Row:
-    note = footnote(record)
+def _row(record: PairRecord, notes: dict[str, int], first: int, expected: Expected) -> Row:
+    why = expected.get(record.pair_id, "")
+    note = footnote(record, why)
     number = notes.setdefault(note, first + len(notes)) if note else 0
     pair = record.pair
     kv = pair.kv_cache_dtype
@@ -80,25 +133,39 @@ def _row(record: PairRecord, notes: dict[str, int], first: int) -> Row:
         side(pair.drafter, record.drafter),
         block(record),
         kv,
-        record.runner or pair.runner,
+        runner(record),
         layout(record),
         record.graph_support or "-",
-        result(record) + (f" [{number}]" if number else ""),
+        result(record) + (", expected" if why else "") + (f" [{number}]" if number else ""),
     )
-    return Row(tuple(text.one_line(cell, 80) for cell in cells), record.verdict, number)
+    torn = bool(record.contradictions) and record.verdict not in summary.FAILED
+    return Row(
+        tuple(text.one_line(cell, 80) for cell in cells),
+        record.verdict,
+        number,
+        torn,
+        text.one_line(record.pair_id, 1000),
+    )
 
 
 def side(asked: Side, facts: SideFacts) -> str:
     """The backends a side resolved to and how, or what was asked where set-up did not get there."""
+    first = backend(asked, facts)
     if not facts.backends:
-        return asked.backend or "auto"
-    chosen = asked.backend if asked.backend in facts.backends else None
-    first = chosen or next((name for name in facts.order if name in facts.backends), next(iter(facts.backends)))
+        return first
     # Layers that name their own backend (recurrent, sparse) are counted, and listed by explain.
     others = f" +{len(facts.backends) - 1}" if len(facts.backends) > 1 else ""
     if facts.how == "ignored":
         return f"{first}{others} (not {asked.backend})"
     return first + others + ("" if facts.how in ("explicit", "") else f" ({facts.how})")
+
+
+def backend(asked: Side, facts: SideFacts) -> str:
+    """The one that a side is named by: of those that it resolved to the asked or first one, else what was asked."""
+    if not facts.backends:
+        return asked.backend or "auto"
+    chosen = asked.backend if asked.backend in facts.backends else None
+    return chosen or next((name for name in facts.order if name in facts.backends), next(iter(facts.backends)))
 
 
 def block(record: PairRecord) -> str:
@@ -109,6 +176,12 @@ def block(record: PairRecord) -> str:
         out += f"={record.manager_block}"
     kernel = sorted({g.kernel_block for g in record.groups if g.kernel_block not in (None, g.manager_block)})
     return out + (f">{'/'.join(map(str, kernel))}" if kernel else "")
+
+
+def runner(record: PairRecord) -> str:
+    """``v1``, ``auto=v2``: what was asked for, and what vLLM chose where that was left to it."""
+    asked = record.pair.runner
+    return asked if record.runner in ("", asked) else f"{asked}={record.runner}"
 
 
 def layout(record: PairRecord) -> str:
@@ -134,14 +207,17 @@ def result(record: PairRecord) -> str:
     return out + bad
 
 
-def footnote(record: PairRecord) -> str:
-    """What contradicts itself, why a pair did not pass, which layers no call reached; empty where there is nothing."""
+def footnote(record: PairRecord, expected: str = "") -> str:
+    """What contradicts itself, why a pair did not pass and, if so, why that is expected, which layers no call reached;
+    empty where there is nothing."""
     parts = [f"contradiction: {text.one_line(one, 300)}" for one in record.contradictions]
     if record.verdict is not Verdict.PASS:
         parts.append(text.one_line(f"at {pair_outcome.where(record)}: {outcome.reason(record)}", 300))
+    if expected:
+        parts.append(text.one_line(f"expected: {expected}", 400))
     if record.uncalled:
         parts.append("not called: " + "; ".join(not_called(one) for one in record.uncalled))
-    return text.one_line("; ".join(parts), 600)
+    return text.one_line("; ".join(parts), 1000)
 
 
 def not_called(one: Uncalled) -> str:
@@ -150,12 +226,14 @@ def not_called(one: Uncalled) -> str:
     return text.one_line(f"{one.layers} {one.role} {layers} of {one.backend} ({one.reason})", 300)
 
 
-def counted(records: Sequence[PairRecord]) -> str:
-    """``12 pass, 3 rejected``, and how many of them contradict themselves."""
+def counted(records: Sequence[PairRecord], expected: Expected | None = None) -> str:
+    """``12 pass, 3 rejected``, how many of them contradict themselves, and how many failures are expected."""
     counts = Counter(record.verdict for record in records)
     said = ", ".join(f"{counts[verdict]:,} {verdict.value}" for verdict in Verdict if counts[verdict])
     bad = sum(bool(record.contradictions) for record in records)
-    return said + (f"; {bad:,} of them with a set-up that contradicts itself" if bad else "")
+    said += f"; {bad:,} of them with a set-up that contradicts itself" if bad else ""
+    known = sum(record.pair_id in (expected or {}) for record in records)
+    return said + (f"; {text.count(known, 'failure')} expected" if known else "")
 
 
 def run_line(run: SideRun) -> str:
@@ -166,13 +244,30 @@ def run_line(run: SideRun) -> str:
     return text.one_line(out + (f", {kernels}" if kernels else ""), 400)
 
 
-def lines(records: Sequence[PairRecord], width: int) -> list[str]:
-    """The section as plain text in ``width`` columns."""
+def shown(found: Iterable[Table]) -> list[tuple[str, str]]:
+    """The legend of ``found``: sign and meaning."""
+    return legend(HEADINGS, (row.cells for table in found for row in table.rows))
+
+
+def lines(
+    records: Sequence[PairRecord],
+    width: int,
+    environments: Environments | None = None,
+    expected: Expected | None = None,
+    strong: Callable[[str], str] = str,
+) -> list[str]:
+    """The section as plain text in ``width`` columns; ``strong`` marks titles."""
     if not records:
         return []
-    out = ["", f"Pairs: {counted(records)}", *text.fill(ABOUT, width, "  ", "  ")]
-    for table in tables(records):
-        out += ["", *text.fill(f"{table.target}: {table.models}", width)]
+    out = ["", *text.fill(f"Pairs: {counted(records, expected)}", width), *text.fill(ABOUT, width, "  ", "  ")]
+    found = tables(records, environments, expected)
+    home: object = None
+    for table in found:
+        if table.home != home:
+            home = table.home
+            about = "; ".join(filter(None, (table.made_of, text.one_line(table.target, 60))))
+            out += ["", strong(table.title), *text.fill(about, width, "  ")]
+        out += ["", *text.fill(table.models, width)]
         rows = [HEADINGS, *(row.cells for row in table.rows)]
         widths = [max(text.width(row[i]) for row in rows) for i in range(len(HEADINGS))]
         is_narrow = 2 + sum(widths) + 2 * len(widths) > width
@@ -183,45 +278,82 @@ def lines(records: Sequence[PairRecord], width: int) -> list[str]:
             out += [("  " + "  ".join(part)).rstrip() for part in parts]
         for number, note in table.notes:
             out += text.fill(note, width, f"{f'[{number}]':>5} ", " " * 6)
+    signs = shown(found)
+    if signs:
+        size = max(len(sign) for sign, _ in signs)
+        out += ["", strong("Legend of pairs")]
+        for sign, meaning in signs:
+            out += text.fill(meaning, width, f"  {sign:<{size}} ", " " * (size + 3))
     return out
 
 
-def markdown(records: Sequence[PairRecord], dialect: Dialect = GITHUB) -> list[str]:
+#: Before the result of a pair that passes and whose set-up contradicts itself; the other signs are those of verdicts.
+WARNING = "\N{WARNING SIGN}\N{VARIATION SELECTOR-16}"
+
+
+def markdown(
+    records: Sequence[PairRecord],
+    dialect: Dialect = GITHUB,
+    environments: Environments | None = None,
+    expected: Expected | None = None,
+) -> list[str]:
     """The section as Markdown; every text of a record stands in a code span."""
     from .markdown import SIGN
 
     code, code_in_table = dialect.code, dialect.code_in_table
     if not records:
         return []
-    out = ["", f"{dialect.heading}Pairs: {counted(records)}", "", ABOUT.replace(">", dialect.code(">", 1))]
-    for table in tables(records):
-        out += ["", f"**{code(table.target, 60)}**: {code(table.models, 200)}", ""]
+    about = ABOUT.replace(">", dialect.code(">", 1))
+    out = ["", f"{dialect.heading}Pairs: {counted(records, expected)}", "", about]
+    found = tables(records, environments, expected)
+    home: object = None
+    for table in found:
+        if table.home != home:
+            home = table.home
+            versions = ", ".join(f"{name} {code(version, 60)}" for name, version in table.versions)
+            parts = "; ".join(filter(None, (versions, code(table.target, 60))))
+            out += ["", f"**{code(table.title, 100)}**: {parts}"]
+        out += ["", f"**{code(table.models, 200)}**", ""]
         out += [f"| {' | '.join(HEADINGS)} |", dialect.rule * len(HEADINGS) + "|"]
         for row in table.rows:
             cells = [code_in_table(cell, 80) for cell in row.cells[:-1]]
-            out.append(f"| {' | '.join(cells)} | {SIGN[row.verdict]} {code_in_table(row.cells[-1], 80)} |")
+            sign = WARNING if row.torn else SIGN[row.verdict]
+            out.append(f"| {' | '.join(cells)} | {sign} {code_in_table(row.cells[-1], 80)} |")
         if table.notes:
-            notes = [f"- [{number}] {code(steady(note), 300)}" for number, note in table.notes]
+            notes = [f"- [{number}] {code(steady(note), 500)}" for number, note in table.notes]
             out += ["", *dialect.fold(text.count(len(notes), "footnote"), notes)]
+    signs = shown(found)
+    if signs:
+        told = [f"- {code(sign, 60)}: {meaning}" for sign, meaning in signs]
+        out += ["", *dialect.fold("Legend of pairs", told)]
     return out
 
 
-def html(records: Sequence[PairRecord]) -> str:
-    """The section as HTML, every text escaped."""
+def html(
+    records: Sequence[PairRecord], environments: Environments | None = None, expected: Expected | None = None
+) -> str:
+    """The section as HTML without a script, every text escaped."""
     from html import escape
 
     if not records:
         return ""
-    out = [f"<section><h2>Pairs</h2><p>{escape(counted(records))}. {escape(ABOUT)}</p>"]
-    for table in tables(records):
-        out.append(f"<h3>{escape(table.target)}: {escape(table.models)}</h3><table><thead><tr>")
+    out = [f"<section><h2>Pairs</h2><p>{escape(counted(records, expected))}. {escape(ABOUT)}</p>"]
+    found = tables(records, environments, expected)
+    home: object = None
+    for table in found:
+        if table.home != home:
+            home = table.home
+            about = "; ".join(filter(None, (table.made_of, text.one_line(table.target, 60))))
+            out.append(f"<h3>{escape(table.title)}</h3><p>{escape(about)}</p>")
+        out.append(f"<h4>{escape(table.models)}</h4><table><thead><tr>")
         out += [f"<th>{escape(heading)}</th>" for heading in HEADINGS]
         out.append("</tr></thead><tbody>")
         for row in table.rows:
             cells = "".join(f"<td>{escape(cell)}</td>" for cell in row.cells)
-            out.append(f'<tr class="{row.verdict.value}">{cells}</tr>')
+            out.append(f'<tr class="{"torn" if row.torn else row.verdict.value}">{cells}</tr>')
         out.append("</tbody></table>")
         if table.notes:
             items = "".join(f"<li>[{number}] {escape(note)}</li>" for number, note in table.notes)
             out.append(f"<ul>{items}</ul>")
-    return "".join(out) + "</section>"
+    items = "".join(f"<dt>{escape(sign)}</dt><dd>{escape(meaning)}</dd>" for sign, meaning in shown(found))
+    return "".join(out) + (f"<dl>{items}</dl>" if items else "") + "</section>"

@@ -15,9 +15,14 @@ def pytest_command(record: Record, header: Mapping[str, Any]) -> str:
 
     ``header`` is the run file's; the matrix's folder is not in it, so that the shipped one is assumed.
     """
+    path = matrix_path(header) or "MATRIX.toml"
+    return _line(["pytest", f"{path}::{record.cell_id}", *_options(record, header)])
+
+
+def matrix_path(header: Mapping[str, Any]) -> str:
+    """The run's one matrix file as pytest is given it: in the shipped folder unless it says where; "" for none."""
     file = _file(header)
-    path = file if "/" in file or not file else f"matrices/{file}"
-    return _line(["pytest", f"{path or 'MATRIX.toml'}::{record.cell_id}", *_options(record, header)])
+    return file if "/" in file or not file else f"matrices/{file}"
 
 
 def commands(record: Record, header: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -29,8 +34,14 @@ def commands(record: Record, header: Mapping[str, Any]) -> list[tuple[str, str]]
     return [*out, ("explain", _line(["capmatrix", "explain", record.cell_id, "RUN"]))]
 
 
+def files_of(header: Mapping[str, Any]) -> list[str]:
+    """The matrix files that a run's header names; a header may hold anything."""
+    named = header.get("files")
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+
+
 def _file(header: Mapping[str, Any]) -> str:
-    files = [f for f in header.get("files") or [] if isinstance(f, str)]
+    files = files_of(header)
     return files[0] if len(files) == 1 else str(header.get("matrix") or "") if not files else ""
 
 

@@ -18,7 +18,7 @@ from ..cell import Cell, Environment, Flag, Force, Record, Rung, Verdict
 from ..pair import PairRecord
 from ..summary import Place, Summary
 from ..vocabulary import KV_CACHE_DTYPES, ROCM_BACKENDS
-from . import text
+from . import pair_expected, text
 from .steady import steady
 
 
@@ -140,7 +140,8 @@ class Absent:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a report shows. ``unfinished``: cells that were begun and left no record."""
+    """Everything that a report shows. ``unfinished``: cells that were begun and left no record; ``expected_pairs``:
+    why a pair's failure is expected, by its id."""
 
     header: Mapping[str, Any]
     environments: Mapping[str, Environment]
@@ -150,6 +151,7 @@ class Report:
     counts: Mapping[Verdict, int]
     unfinished: tuple[str, ...] = ()
     pairs: tuple[PairRecord, ...] = ()
+    expected_pairs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -199,6 +201,7 @@ def build(
         counts=Counter(r.verdict for r in everything),
         unfinished=tuple(unfinished),
         pairs=tuple(pairs),
+        expected_pairs=pair_expected.of(pairs, environments),
     )
 
 

@@ -71,7 +71,9 @@ def draw(report: Report, *, width: int = _DEFAULT_WIDTH, color: bool = False) ->
     out += text.fill(head + (f": {counts}" if counts else ""), width)
     for table in report.tables:
         out += ["", *_table(table, width, paint)]
-    out += pairs_section.lines(report.pairs, width)
+    out += pairs_section.lines(
+        report.pairs, width, report.environments, report.expected_pairs, lambda title: paint(title, "1")
+    )
     notes = cautions(report)
     if notes:
         out += ["", paint("What this does not show", "1")]

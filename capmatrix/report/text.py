@@ -203,6 +203,12 @@ def us(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
+def percent(part: float) -> str:
+    """A part in percent: whole ones from 10 on, two figures below, so that a small part is not none."""
+    value = part * 100
+    return f"{value:.0f}%" if abs(value) >= 9.95 or value == 0 else f"{value:.2g}%"
+
+
 def size(value: float) -> str:
     """Bytes for people, binary units."""
     for unit in ("B", "KiB", "MiB", "GiB"):

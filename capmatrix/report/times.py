@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..cell import Record, Verdict
 from ..selection.hints import VERY_SLOW
+from ..timings import UNCAPTURED
 from . import text
 from .dialect import Dialect
 from .plots.times import PHASES, Condition, condition, named, sound
@@ -27,10 +28,14 @@ _NOT_AMD = "; not an AMD GPU's: an order may carry over, a gap does not"
 
 
 class Time(NamedTuple):
-    """One entry: the median in microseconds, and how many times the fastest of its block and column that is."""
+    """One entry: the median in microseconds, and how many times the fastest of its block and column that is.
+
+    ``uncaptured``: replayed from a graph, where vLLM captures none for so many tokens and would call eagerly.
+    """
 
     us: float
     factor: float
+    uncaptured: bool = False
 
     @property
     def very_slow(self) -> bool:
@@ -55,8 +60,10 @@ class Times(NamedTuple):
 
     @property
     def sure(self) -> str:
-        """How sure the entries are, without text of a record."""
-        return f"medians of {self.repeats} or more, 95 % intervals at most {self.widest:.1%} wide"
+        """How sure the entries are, and what a ``*`` is, without text of a record."""
+        said = f"medians of {self.repeats} or more, 95 % intervals at most {self.widest * 100:.1f} % wide"
+        marked = any(entry and entry.uncaptured for _, _, entries in self.rows for entry in entries)
+        return f"{said}; *: replayed from a graph that vLLM would not capture for this batch" if marked else said
 
 
 def tables(records: Iterable[Record]) -> list[Times]:
@@ -76,16 +83,19 @@ def _table(drafter: str, tp: int, workload: str, found: Sequence[tuple[Record, C
     phases = [phase for phase in PHASES if any(r.times[at].phase == phase for r, _, at in found)]
     columns = [(phase, where) for where in words for phase in phases]
     slowest: dict[tuple[int, str, tuple[str, Condition]], float] = {}
+    uncaptured = set()
     for record, where, at in found:
         key = record.cell.block_size, record.cell.backend, (record.times[at].phase, where)
         slowest[key] = max(record.times[at].median_us, slowest.get(key, 0.0))
+        if UNCAPTURED in record.times[at].detail:
+            uncaptured.add(key)
     best: dict[tuple[int, tuple[str, Condition]], float] = {}
     for (block, _, column), us in slowest.items():
         best[block, column] = min(us, best.get((block, column), us))
 
     def entry(block: int, backend: str, column: tuple[str, Condition]) -> Time | None:
         us = slowest.get((block, backend, column))
-        return None if us is None else Time(us, us / best[block, column])
+        return None if us is None else Time(us, us / best[block, column], (block, backend, column) in uncaptured)
 
     timings = [r.times[at] for r, _, at in found]
     return Times(
@@ -144,7 +154,7 @@ def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
 def _plain(entry: Time | None) -> str:
     if entry is None:
         return "-"
-    parts = [text.us(entry.us), _factor(entry.factor), "SLOW" if entry.very_slow else ""]
+    parts = [_us(entry), _factor(entry.factor), "SLOW" if entry.very_slow else ""]
     return " ".join(filter(None, parts))
 
 
@@ -154,7 +164,7 @@ def markdown(records: Iterable[Record], dialect: Dialect, *, amd: bool) -> list[
     out = ["", f"{ABOUT}{'' if amd else _NOT_AMD}."] if found else []
     for one in found[:MOST]:
         title = f"**{dialect.code(one.drafter, 80)}, TP {one.tp}, workload {dialect.code(one.workload, 60)}**"
-        out += ["", f"{title}: {one.sure}", ""]
+        out += ["", f"{title}: {one.sure.replace('*', chr(92) + '*')}", ""]
         heads = [dialect.code_in_table(name, 120) for name in one.columns]
         out.append(f"| Block | Backend | {' | '.join(heads)} |")
         out.append(dialect.rule * (2 + len(heads)) + "|")
@@ -169,8 +179,13 @@ def _marked(entry: Time | None) -> str:
         return " "
     factor = _factor(entry.factor)
     if entry.very_slow:
-        return f"{text.us(entry.us)} **{factor}, very slow**"
-    return f"{text.us(entry.us)} {factor}".rstrip()
+        return f"{_us(entry, escape=True)} **{factor}, very slow**"
+    return f"{_us(entry, escape=True)} {factor}".rstrip()
+
+
+def _us(entry: Time, *, escape: bool = False) -> str:
+    star = "\\*" if escape else "*"
+    return text.us(entry.us) + (star if entry.uncaptured else "")
 
 
 def _more(count: int) -> list[str]:

@@ -27,5 +27,6 @@ def timing_facts(t: Timing) -> list[tuple[str, str]]:
     if t.requests:
         out.append(("requests", f"{t.requests:,}"))
     if t.detail:
-        out.append(("conditions", t.detail))
+        # As records of before say it.
+        out.append(("conditions", t.detail.replace("would run this batch NONE", "would run this batch eagerly")))
     return [(text.one_line(name, 60), text.one_line(line, 400)) for name, line in out]

@@ -40,8 +40,11 @@ def load(path: str | Path, method: str = "") -> Family:
     """
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
+    if file.exists() and not file.is_file():
+        raise InputError("not a regular file", file=file)
     try:
-        raw = file.read_bytes()
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=file) from None
     if len(raw) > _MAX_BYTES:
@@ -57,7 +60,8 @@ def load(path: str | Path, method: str = "") -> Family:
 
 def of(data: Mapping[str, Any], file: Path, method: str = "") -> Family:
     """The family of a parsed config; see ``load``."""
-    names = [str(name) for name in data.get("architectures") or () if isinstance(name, str)]
+    stated = data.get("architectures")
+    names = [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
     text = data.get("text_config")
     found: Mapping[str, Any] = text if isinstance(text, dict) else data
     if method and method not in METHODS:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from .. import summary
 from ..cell import Verdict
+from ..timings import sound
 from .standing import Piece
 
 #: How many times the fastest backend's time counts as very slow.
@@ -28,7 +29,7 @@ def very_slow(pieces: Iterable[Piece]) -> tuple[str, ...]:
         if place.architecture or record.verdict is not Verdict.PASS:
             continue
         cell = record.cell
-        for timing in record.times:
+        for timing in filter(sound, record.times):
             what = f"{cell.drafter}, tp {cell.tp}, block {cell.block_size}, {cell.kv_cache_dtype}, {cell.dtype}"
             key = (place.title, what, timing.workload, timing.phase)
             times = groups.setdefault(key, {})

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from .. import batches, summary
 from ..cell import Cell, Environment, Flag, Record, Role, Rung, Timing, Verdict
+from ..timings import sound
 from .published import Published, Result
 
 Switches = tuple[tuple[str, str], ...]
@@ -253,7 +254,7 @@ def _times(pieces: Iterable[Piece]) -> tuple[Time, ...]:
         hardware = piece.environment.hardware if piece.environment else {}
         machine = str(hardware.get("name") or hardware.get("gpu") or "")
         condition = condition_of(piece.record.cell)
-        out += [Time(timing, machine, condition, piece.ref) for timing in piece.record.times]
+        out += [Time(timing, machine, condition, piece.ref) for timing in piece.record.times if sound(timing)]
     return tuple(sorted(out, key=lambda t: (t.ref, t.timing.phase, t.timing.workload)))
 
 

@@ -22,15 +22,19 @@ def shipped() -> dict[str, Workload]:
     return found
 
 
-def choose(name: str) -> tuple[str, Mapping[str, Workload]]:
+def choose(
+    name: str, key: str = "--workload", known: Mapping[str, Workload] | None = None
+) -> tuple[str, Mapping[str, Workload]]:
     """The profile asked for (``NAME``, ``FILE.toml:NAME``, or nothing) and all that are known.
 
-    Raises InputError where there is none of that name.
+    ``key`` is the option it was asked with; ``known`` the shipped profiles, where they are read already. Raises
+    InputError where there is none of that name, in the file where one is named.
     """
-    known = shipped()
-    file, _, wanted = name.rpartition(":")
-    if file:
-        known |= matrix.load(Path(file)).workloads
-    if wanted and wanted not in known:
-        raise InputError("no such workload profile", key="--workload", value=wanted, allowed=known)
-    return wanted, known
+    known = shipped() if known is None else known
+    file, colon, wanted = name.rpartition(":")
+    if colon and not (file and wanted):
+        raise InputError("not a workload profile", key=key, value=name, allowed=["NAME", "FILE.toml:NAME"])
+    own = matrix.load(Path(file)).workloads if file else known
+    if wanted and wanted not in own:
+        raise InputError("no such workload profile", file=file or None, key=key, value=wanted, allowed=own)
+    return wanted, {**known, **own}

@@ -12,9 +12,11 @@ from devtools import Page
 from samples import PAGED, WRITE, cell, environment, record
 
 from capmatrix import store
+from capmatrix.analysis import agreement, sources
 from capmatrix.analysis import compare as room
-from capmatrix.analysis import sources
 from capmatrix.cell import Flag, Record, Rung, Timing, Verdict
+from capmatrix.report import agreement as report
+from capmatrix.report import compare
 from conftest import Open
 
 pytestmark = pytest.mark.browser
@@ -121,6 +123,34 @@ def test_times_have_the_commands_ratios(opened: Open) -> None:
     )
     assert shown(tab, "td.strong") == ["slower ×1.5"]
     assert "×1.5" in shown(tab, ".differences td.num")[0]
+
+
+def test_how_many_times_agree_is_what_the_command_says(opened: Open) -> None:
+    def timed(median: float, backend: str) -> Record:
+        return record(cell(backend=backend), times=(Timing("decode", "seed", median, median - 1, median + 1, 9),))
+
+    left = [timed(1000, name) for name in ("ROCM_ATTN", "TRITON_ATTN", "ROCM_AITER_FA", "FLEX_ATTENTION")]
+    right = [timed(1001, "ROCM_ATTN"), timed(1003, "TRITON_ATTN"), timed(800, "ROCM_AITER_FA")]
+    runs = run_of(*left), run_of(*right, record(cell(backend="FLEX_ATTENTION")), day=2)
+    given = sources.gather((f"run{i}", run) for i, run in enumerate(runs))
+    found = room.compare(given, {"run": "run0"}, {"run": "run1"})
+    judged = agreement.agreement(found)
+    assert judged is not None and judged.agree == 1
+    tab = opened(*runs, at="#view=compare")
+    (said,) = shown(tab, ".agreement")
+    assert said == report.headline(judged).removesuffix(":") + "."
+    assert said.startswith("1 of 3 times on the same hardware agree")
+    assert shown(tab, ".lacking") == ["1 time of the left has none on the right."]
+    tab.js("document.querySelector('.apart summary').click()")
+    ratios = [compare.ratio(one.times).partition(")")[0] + ")" for one in judged.apart]
+    assert shown(tab, ".apart td:last-child") == [f"×{ratio}" for ratio in ratios]
+    assert shown(tab, ".apart td:nth-child(4)")[1] == "1,003 µs (1,002 to 1,004)"
+    tab.js("document.querySelector('.apart button').click()")
+    assert any(label == "decode, seed" for label in drawer(tab))
+    # Axes have no order, and their times are not asked to agree.
+    beside = "capmatrix.compare.compare('backend', 'ROCM_ATTN', 'TRITON_ATTN')"
+    assert tab.js(f"{beside}[0].times.length") == 1
+    assert tab.js(f"capmatrix.compare.agreement({beside}, 'backend')") is None
 
 
 # -- tiles ---------------------------------------------------------------------------------------

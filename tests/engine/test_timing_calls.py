@@ -77,7 +77,7 @@ def test_a_round_of_replays(pool: Pool, batch: str, tokens: int, dtype: str) -> 
         ("decode", 19, "graph replay, padded to 24 requests"),
         ("decode", 24, "graph replay"),
         # 600 tokens are more than the largest size that vLLM captures, 512.
-        ("verify", 200, "graph replay; vLLM would run this batch NONE"),
+        ("verify", 200, "graph replay; vLLM would run this batch eagerly"),
     ],
 )
 def test_a_graph_is_of_the_size_that_vllm_captures(offline: Pool, batch: str, requests: int, said: str) -> None:

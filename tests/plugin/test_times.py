@@ -128,10 +128,21 @@ def test_what_goes_wrong_costs_a_time_and_no_verdict(timed: Project, more: tuple
     assert len(rounds(timed)) == 9
 
 
+def test_what_was_refused_before_is_not_called_timed(timed: Project) -> None:
+    file = timed.matrix("FLEX_ATTENTION", blocks=(16,))
+    run(timed, file, *TIME).assert_outcomes(passed=1, skipped=1, warnings=2)
+    again = run(timed, file, *TIME, "--resume", "-rs")
+    again.assert_outcomes(passed=1, skipped=1, warnings=1)
+    shown = again.stdout.str()
+    assert "each was tried before and refused" in shown and "timed already" not in shown
+    assert rounds(timed) == ["FLEX_ATTENTION-b16"]
+
+
 @NODES
 def test_nothing_passed_nothing_is_timed(timed: Project, more: tuple[str, ...]) -> None:
     result = run(timed, timed.matrix("ROCM_ATTN", blocks=(128,)), *TIME, *more)
     result.assert_outcomes(failed=1, skipped=1)
+    assert "nothing was timed: no cell passed (in 1 group)" in result.outlines
     assert rounds(timed) == [] and not any(line.startswith("ready") for line in timed.log())
     shown = run(timed, "matrices/small.toml", *TIME, "--resume", "-rs", *more).stdout.str()
     assert "no cell passed" in shown
@@ -149,8 +160,15 @@ def test_resume_does_exactly_the_missing_times(timed: Project, more: tuple[str, 
     assert all(map(is_timed, records(timed).values())) and len(timed.ran()) == 4
     assert {record.attempt for record in records(timed).values()} == {1}
     done = len(timed.log())
-    run(timed, file, *TIME, "--resume", *more).assert_outcomes(passed=4, skipped=2)
+    last = run(timed, file, *TIME, "--resume", *more)
+    last.assert_outcomes(passed=4, skipped=2)
+    assert "not timed" not in last.stdout.str() and "nothing was timed" not in last.stdout.str()
     assert len(timed.log()) == done
+
+
+def test_groups_without_a_time_are_counted_beside_those_with_one(timed: Project) -> None:
+    result = run(timed, timed.matrix("ROCM_ATTN"), *TIME)
+    assert "1 group of rivals not timed: no cell passed (in 1 group)" in result.outlines
 
 
 def test_a_resumed_run_keeps_its_profiles(timed: Project) -> None:

@@ -72,7 +72,9 @@ def test_a_folder_that_comes_meanwhile_moves_no_node(project: Project) -> None:
         @pytest.hookimpl(optionalhook=True)
         def pytest_configure_node(node):
             if node.gateway.id == "gw1":
-                while not (ELSEWHERE / "first").exists():
+                for _ in range(6000):
+                    if (ELSEWHERE / "first").exists():
+                        break
                     time.sleep(0.01)
                 (ELSEWHERE / "cache").mkdir()
         """

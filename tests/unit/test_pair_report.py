@@ -29,7 +29,7 @@ def test_a_row_says_what_was_resolved_and_how() -> None:
     found = row(recorded())
     assert found["target"] == "TRITON_ATTN +1"
     assert found["drafter"] == "TRITON_ATTN (inherited)"
-    assert (found["block"], found["layout"], found["runner"]) == ("128", "LBNHC", "v2")
+    assert (found["block"], found["layout"], found["runner"]) == ("128", "LBNHC", "auto=v2")
     assert found["result"] == "pass (compiled) 2/2"
 
 

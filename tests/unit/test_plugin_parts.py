@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import failure, record, rich_record
+from samples import cell, failure, record, rich_record
 
 from capmatrix.cell import Verdict
 from capmatrix.errors import InputError
 from capmatrix.outcome import outcome
 from capmatrix.pytest_plugin import arguments, ending, guard_items, runfile
-from capmatrix.pytest_plugin.facts import Facts, facts_of
+from capmatrix.pytest_plugin.facts import Facts, facts_of, label
 from capmatrix.pytest_plugin.failure import describe
 from capmatrix.pytest_plugin.options import add_options
 from capmatrix.pytest_plugin.progress import Progress, duration
@@ -101,6 +101,11 @@ def test_status_lines_count_and_estimate() -> None:
     assert texts[0] == f"[ 3/12] wrong       compiled      20.0s  {label}  (3:00 left)"
     assert texts[1].endswith("(2:00 left)") and texts[1].startswith("[ 4/12] pass ")
     assert lines[1][1] == {"red": True} and lines[2][1] == {"green": True}
+
+
+def test_cells_that_differ_in_execution_have_different_lines() -> None:
+    lines = [label(cell(execution=execution)) for execution in ("eager", "piecewise", "full")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["decode", "piecewise", "full"]
 
 
 def test_the_last_line_estimates_nothing() -> None:

@@ -95,6 +95,39 @@ def test_report_reads_a_derived_table(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("arch", "says"),
+    [
+        ("", "GPU not stated (matched with --arch any). --arch any takes"),
+        ("gfx942", "GPU not stated (matched with --arch any). --arch any takes"),
+    ],
+)
+def test_an_empty_table_says_why(arch: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert derive("--published", SEED, *(["--arch", arch] if arch else [])) == 0
+    shown = capsys.readouterr()
+    assert "[[row]]" not in shown.out
+    assert "capmatrix: the table is empty: " in shown.err and says in shown.err
+    assert derive(*seed_words()) == 0
+    assert "empty" not in capsys.readouterr().err
+
+
+def test_an_empty_table_names_the_architecture_of_its_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.jsonl"
+    lines = [
+        encode({"kind": "run", "header": {}, "version": 1}),
+        encode({"kind": "environment", "environment": samples.environment("offline:gfx942")}),
+        encode({"kind": "record", "record": samples.record()}),
+    ]
+    file.write_bytes(b"\n".join(lines) + b"\n")
+    assert derive(str(file), "--arch", "gfx950") == 0
+    said = capsys.readouterr().err
+    assert "the table is empty: 1 record: gfx942: not the architecture asked for. --arch any takes every" in said
+    assert derive(str(file)) == 0
+    assert "empty" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         ([], "give at least one run"),

@@ -10,7 +10,8 @@ import pytest
 import samples
 from samples import cell, environment, forced, record
 
-from capmatrix.cell import Claim, Flag, Force, Record, Rung, Verdict
+from capmatrix import summary
+from capmatrix.cell import Check, Claim, Flag, Force, Record, Rung, Verdict
 from capmatrix.report import cautions, table, terminal, text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -196,10 +197,49 @@ def test_no_gpu_is_said_where_none_ran() -> None:
 
 
 def test_full_graphs_that_were_not_captured_are_said() -> None:
-    graphed = record(cell(execution="full"))
+    replayed = (Check("graph", True),)
+    graphed = record(cell(execution="full"), checks=replayed)
     assert "1 cell with full graphs ran without one" in say([graphed, record()])
-    assert "ran without one" not in say([record(cell(execution="piecewise"))])
-    assert "ran without one" not in say([record(cell(target="device", execution="full"), rung=Rung.EXECUTED)])
+    captured = record(cell(target="device", execution="full"), rung=Rung.EXECUTED, checks=replayed)
+    assert "ran without one" not in say([captured]) and "tried none" not in say([captured, graphed, record()])
+
+
+@pytest.mark.parametrize("execution", ["piecewise", "full"])
+def test_cells_whose_attention_has_no_graph_are_said(execution: str) -> None:
+    """A prefill of a server with graphs, say: vLLM calls its attention eagerly."""
+    eager = record(cell(target="device", batch="prefill", execution=execution), rung=Rung.EXECUTED)
+    found = say([eager, record()])
+    assert "1 cell set to graphs tried none" in found and "ran without one" not in found
+
+
+def test_cells_that_vllm_runs_eagerly_are_counted() -> None:
+    def ran(mode: str, batch: str, execution: str = "piecewise") -> Record:
+        said = summary.execution_detail(execution.upper(), mode, "eager: 747 tokens; this batch PIECEWISE: no")
+        one = cell(target="device", batch=batch, execution=execution)
+        return record(one, rung=Rung.EXECUTED, checks=(Check("execution", None, "", detail=said),))
+
+    found = say(
+        [ran("NONE", "decode"), ran("NONE", "prefill"), ran("PIECEWISE", "verify"), ran("FULL", "mixed", "full")]
+    )
+    assert "2 of 3 cells with execution piecewise ran eagerly: vLLM has no graph" in found
+    assert "execution full ran eagerly" not in found
+    assert "ran eagerly" not in say([ran("PIECEWISE", "verify")])
+
+
+@pytest.mark.parametrize(
+    ("detail", "mode"),
+    [
+        ("server PIECEWISE; this batch NONE: eager: 747 tokens are more than ...", "NONE"),
+        ("server FULL_AND_PIECEWISE, resolved to PIECEWISE; this batch PIECEWISE: 9 tokens", "PIECEWISE"),
+        ("server FULL_AND_PIECEWISE; this batch FULL: 3 tokens", "FULL"),
+        ("server NONE: vLLM turned graphs off for this configuration; eager", "NONE"),
+        ("server PIECEWISE; this batch <b>: x", ""),
+        ("", ""),
+    ],
+)
+def test_the_mode_of_a_batch_is_read_from_its_record(detail: str, mode: str) -> None:
+    assert summary.batch_mode(record(checks=(Check("execution", None, "", detail=detail),))) == mode
+    assert summary.batch_mode(record()) == ""
 
 
 def test_what_was_scaled_or_stood_in_is_said() -> None:

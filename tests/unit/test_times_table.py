@@ -33,7 +33,7 @@ def test_each_is_set_beside_the_fastest_of_its_block() -> None:
     assert found.columns == ("decode, KV auto",) and found.repeats == 24
     assert found.widest == pytest.approx(0.02)
     said = {(block, backend): entries[0] for block, backend, entries in found.rows}
-    assert said[128, "ROCM_AITER_UNIFIED_ATTN"] == (3994, 1.0)
+    assert said[128, "ROCM_AITER_UNIFIED_ATTN"] == (3994, 1.0, False)
     assert said[128, "ROCM_ATTN"] is not None and said[128, "ROCM_ATTN"].very_slow
     assert said[16, "ROCM_ATTN"] is not None and not said[16, "ROCM_ATTN"].very_slow
 
@@ -61,6 +61,17 @@ def test_the_tables_stand_in_both_reports() -> None:
     assert "**27x, very slow**" in markdown.render(SEED, {})
     plain = [msgspec.structs.replace(one, times=()) for one in SEED]
     assert "Times in" not in terminal.render(plain, {}) + markdown.render(plain, {})
+
+
+def test_a_replay_that_vllm_would_not_make_is_marked() -> None:
+    (one,) = timed("TRITON_ATTN", 4491, block_size=128).times
+    marked = msgspec.structs.replace(one, detail="graph replay; vLLM would run this batch eagerly; x")
+    records = [*SEED[:1], msgspec.structs.replace(SEED[1], times=(marked,))]
+    out = times.lines(records, 100, amd=False)
+    assert "*: replayed from a graph that vLLM would not capture" in " ".join(" ".join(out).split())
+    assert [line.split()[2] for line in out if line.startswith("  b128")] == ["109,150", "4,491*"]
+    assert "| 128 | `TRITON_ATTN` | 4,491\\* |" in times.markdown(records, GITHUB, amd=False)
+    assert "*" not in "".join(times.lines(SEED, 100, amd=False))
 
 
 def test_profiles_phases_and_dtypes_stand_apart() -> None:

@@ -61,6 +61,20 @@ def test_explain_shows_times() -> None:
     assert "Times of one call" not in explain.render(record(), None)
 
 
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0.003, "0.3%"), (0.0296, "3%"), (0.0312, "3.1%"), (0.0996, "10%"), (0.456, "46%"), (0.0, "0%")],
+)
+def test_a_small_share_is_not_called_none(share: float, shown: str) -> None:
+    page = explain.render(record(times=(msgspec.structs.replace(FULL, share_of_roofline=share),)), None)
+    assert f", {shown} of the roofline measured here" in page
+
+
+def test_a_batch_without_a_graph_is_said_to_run_eagerly() -> None:
+    of_before = msgspec.structs.replace(FULL, detail="graph replay; vLLM would run this batch NONE; x")
+    assert dict(timing_facts(of_before))["conditions"] == "graph replay; vLLM would run this batch eagerly; x"
+
+
 def test_a_comparison_of_one_cell_shows_what_both_say() -> None:
     other = msgspec.structs.replace(FULL, rounds=(), metadata_us=99.0)
     runs = [Run({}, {}, [record(times=(t,))]) for t in (FULL, other)]

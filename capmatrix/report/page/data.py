@@ -20,7 +20,8 @@ The model of ``n`` records (all records of all runs, sorted by run and cell id):
     chunk        records of an evidence chunk: record ``i`` is entry ``i % chunk`` of chunk ``floor(i / chunk)``
     legend       words and meanings, see ``columns.legend``
     overview     what stands above the tables, see ``overview``
-    pairs        [{target, models, rows, notes}] of pairs, see ``report.pairs``; pair_headings: of their columns
+    pairs        [{title, versions, target, models, rows, notes}] of pairs, see ``report.pairs``
+    pair_words   {headings, about, legend} of their tables
     extra        {name: JSON of a plug-in}, see ``render.EXTRAS``
 
 Evidence itself is beside the model, compressed: see ``evidence``. Texts are those of records: pages show them as text,
@@ -71,6 +72,7 @@ def build(runs: Sequence[NamedRun], extra: Mapping[str, Any] | None = None) -> M
     )
     records = [record for _, record in everything]
     homes = _homes(records, merged.environments)
+    pair_tables = pairs.tables(report.pairs, report.environments, report.expected_pairs)
     current = {id(record) for record in merged.records}
     data = {
         "n": len(records),
@@ -88,11 +90,14 @@ def build(runs: Sequence[NamedRun], extra: Mapping[str, Any] | None = None) -> M
         "legend": columns.legend(),
         "overview": overview.build(runs, merged, report, workloads),
         "pairs": [
-            {"target": t.target, "models": t.models, "notes": t.notes,
-             "rows": [{"cells": row.cells, "verdict": row.verdict.value, "note": row.note} for row in t.rows]}
-            for t in pairs.tables(report.pairs)
+            {"title": t.title, "versions": t.made_of, "target": t.target, "models": t.models, "notes": t.notes,
+             "rows": [
+                 {"id": row.id, "cells": row.cells, "verdict": row.verdict.value, "note": row.note, "torn": row.torn}
+                 for row in t.rows
+             ]}
+            for t in pair_tables
         ],
-        "pair_headings": pairs.HEADINGS,
+        "pair_words": {"headings": pairs.HEADINGS, "about": pairs.ABOUT, "legend": pairs.shown(pair_tables)},
         "extra": dict(extra or {}),
     }  # fmt: skip
     return Model(data, [(record, runs[i][1].header) for i, record in everything], report, workloads)

@@ -15,7 +15,7 @@ def draw(report: Report) -> str:
     out += [
         f"<p>{_text(a.target)}: {text.count(a.cells, 'cell')} unavailable: {_text(a.reason)}</p>" for a in report.absent
     ]
-    out.append(pairs.html(report.pairs))
+    out.append(pairs.html(report.pairs, report.environments, report.expected_pairs))
     return "\n".join(part for part in out if part)
 
 

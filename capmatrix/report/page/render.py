@@ -32,6 +32,7 @@ SCRIPTS = (
     "compare.js",
     "history.js",
     "plots.js",
+    "pairs.js",
     "evidence.js",
     "panel.js",
     "shell.js",

@@ -136,7 +136,8 @@ def _point(backend: str, block: int, phase: str, ones: Sequence[Timed]) -> Point
     worst = max(ones, key=lambda t: t.timing.median_us).timing
     low, high = min(t.timing.low_us for t in ones), max(t.timing.high_us for t in ones)
     repeats = sum(t.timing.repeats for t in ones)
-    share = f", {worst.share_of_roofline:.0%} of the roofline" if worst.share_of_roofline is not None else ""
+    part = worst.share_of_roofline
+    share = "" if part is None else f", {text.percent(part)} of the roofline"
     flags = ", ".join(sorted({f.value for t in ones for f in t.record.flags}))
     title = (
         f"{backend}, block {block}, {phase}: {number(worst.median_us)} \N{MICRO SIGN}s "

@@ -168,6 +168,7 @@
       const both = entries.filter(e => e.left >= 0 && e.right >= 0).length;
       if (!both) tables.append(el("p", { className: "empty" }, "No cell is on both sides: they agree in nothing that is aligned on. What only one side has was not run on the other; that says nothing of the backend."));
       else if (both < entries.length) tables.append(el("p", { className: "soft" }, "What only one side has was not run on the other; that says nothing of the backend."));
+      tables.append(...timesOf(entries, now));
       const facts = c.compare.facts(entries);
       if (facts.length) {
         tables.append(el("details", { className: "facts" }, el("summary", {}, `What differs in the environment (${facts.length})`),
@@ -204,6 +205,26 @@
       rows(entries.filter(e => (kind ? e.kind === kind : DIFFERENT.has(e.kind))), now);
       showEntry(entries);
     }
+    // How many times agree, as the command says it; those that do not, and times that one side alone has.
+    function timesOf(entries, now) {
+      const out = [], found = c.compare.agreement(entries, now.by), many = (n, one, more) => (n === 1 ? one : more);
+      if (found) {
+        const apart = found.apart.length, total = found.agree + apart;
+        const said = `${found.agree.toLocaleString("en")} of ${total.toLocaleString("en")} ${many(total, "time", "times")} on the same hardware agree within their intervals`;
+        out.push(el("p", { className: "agreement" }, apart ? `${said}; ${apart.toLocaleString("en")} ${many(apart, "does", "do")} not.` : `${said}.`));
+        // In whole microseconds where there are many: three figures would show most of these as the same.
+        const figure = v => (v >= 1000 ? Math.round(v).toLocaleString("en") : String(Number(v.toPrecision(4))));
+        const us = ([median, low, high]) => `${figure(median)} µs (${figure(low)} to ${figure(high)})`;
+        const line = ([entry, t]) => el("tr", {}, el("td", {}, el("button", { type: "button", className: "linkish mono", onclick: () => open(entry) }, c.id(either(entry)))), el("td", {}, `${t.phase}, ${t.workload}`), el("td", { className: "num" }, us(t.left)), el("td", { className: "num" }, us(t.right)), el("td", { className: "num" }, c.compare.ratio(t)));
+        if (apart) {
+          out.push(el("details", { className: "apart" }, el("summary", {}, `Times that do not agree (${apart.toLocaleString("en")})`), el("div", { className: "scroll" }, el("table", { className: "grid" },
+            el("thead", {}, el("tr", {}, ["Cell", "Call", now.left, now.right, "Right over left"].map(h => el("th", { scope: "col" }, h)))), el("tbody", {}, found.apart.slice(0, MOST).map(line)))),
+            apart > MOST ? el("p", { className: "soft" }, `and ${(apart - MOST).toLocaleString("en")} more`) : null));
+        }
+      }
+      c.compare.lacking(entries).forEach((n, k) => { if (n) out.push(el("p", { className: "soft lacking" }, `${n.toLocaleString("en")} ${many(n, "time", "times")} of the ${["left", "right"][k]} ${many(n, "has", "have")} none on the ${["right", "left"][k]}.`)); });
+      return out;
+    }
     function showEntry(entries) {
       const wanted = c.params.entry && entryOf(entries, c.params.entry);
       if (wanted) show(wanted); else shut(false);
@@ -220,7 +241,7 @@
         el("thead", {}, el("tr", {}, ["Cell", now.left, now.right, "", anyTimes ? "Time, right over left" : ""].map(h => el("th", { scope: "col" }, h)))),
         el("tbody", {}, found.slice(0, listShown).map(entry => {
           const t = entry.times[0];
-          return el("tr", { onclick: () => open(entry) }, el("td", {}, el("button", { type: "button", className: "linkish mono" }, c.id(either(entry)))), el("td", {}, side(entry.left)), el("td", {}, side(entry.right)), el("td", { className: "what" }, c.compare.short(entry.kind, now.by)), el("td", { className: "num" }, t ? `×${c.three(t.ratio)} (${c.three(t.low)} to ${c.three(t.high)})` : ""));
+          return el("tr", { onclick: () => open(entry) }, el("td", {}, el("button", { type: "button", className: "linkish mono" }, c.id(either(entry)))), el("td", {}, side(entry.left)), el("td", {}, side(entry.right)), el("td", { className: "what" }, c.compare.short(entry.kind, now.by)), el("td", { className: "num" }, t ? c.compare.ratio(t) : ""));
         })))));
       if (found.length > listShown) {
         list.append(el("p", { className: "soft" }, `and ${(found.length - listShown).toLocaleString("en")} more `,
@@ -255,7 +276,7 @@
       const table = el("table", { className: "beside" },
         el("thead", {}, el("tr", {}, el("th", {}), el("th", { scope: "col" }, now.left, " ", side(entry.left), " ", link(entry.left)), el("th", { scope: "col" }, now.right, " ", side(entry.right), " ", link(entry.right)))),
         c.compare.sections(entry.left, evidence[0], entry.right, evidence[1]).map(([title, lines]) => el("tbody", {}, el("tr", { className: "group" }, el("th", { colSpan: 3, scope: "colgroup" }, title)), lines.map(([label, a, b]) => el("tr", { className: a === b ? "faint" : "differs" }, el("th", { scope: "row" }, label), el("td", {}, a), el("td", {}, b))))));
-      const ratios = entry.times.map(t => el("p", {}, `${t.phase}, ${t.workload}: right over left ×${c.three(t.ratio)} (${c.three(t.low)} to ${c.three(t.high)})${t.kind ? `, ${t.kind}` : c.compare.hardware(entry.left) === c.compare.hardware(entry.right) ? "" : ", on different hardware"}`));
+      const ratios = entry.times.map(t => el("p", {}, `${t.phase}, ${t.workload}: right over left ${c.compare.ratio(t)}${t.kind ? `, ${t.kind}` : c.compare.hardware(entry.left) === c.compare.hardware(entry.right) ? "" : ", on different hardware"}`));
       drawer.replaceChildren(el("header", {}, el("h2", {}, c.compare.title(entry.kind, now.by)), el("button", { type: "button", className: "shut", "aria-label": "Close", onclick: () => shut() }, "×")), ...[batches, ...ratios].filter(Boolean), el("div", { className: "scroll" }, table));
       drawer.hidden = false;
       drawer.dataset.entry = nameOf(entry);

@@ -7,6 +7,10 @@
 //   capmatrix.compare.axes()              columns with two or more values that can be compared by
 //   capmatrix.compare.compare(by, left, right) -> [{key, left, right, kind, kinds, times}]
 //       left, right: record numbers or -1; values as text; the newest run's record counts, then the strongest rung's
+//   capmatrix.compare.agreement(entries, by) -> {agree, apart: [[entry, time], ...]} or null, as
+//       capmatrix/analysis/agreement.py counts: of two runs or versions, times on the same hardware
+//   capmatrix.compare.lacking(entries) -> [left, right]: times that the other side has none for
+//   capmatrix.compare.ratio(time)         right over left and what it lies between, in figures that tell it from 1
 //   capmatrix.compare.facts(entries) -> [[name, left, right, entries], ...]: what the environments state differently
 //   capmatrix.compare.sections(i, a, j, b) -> [[title, [[label, left, right], ...]], ...] of two records' evidence
 //   capmatrix.compare.runs, age           the runs, oldest first; of each code of the column "run" its place among them
@@ -121,6 +125,29 @@
     return out;
   }
 
+  // Whether two timed runs agree: how many times have intervals that meet, and the others, the furthest apart first.
+  function agreement(entries, by) {
+    if (by !== "run" && by !== "versions") return null;
+    let agree = 0;
+    const apart = [], distance = t => Math.max(t.ratio, 1 / t.ratio);
+    for (const e of entries) {
+      if (e.left < 0 || e.right < 0 || hardware(e.left) !== hardware(e.right)) continue;
+      for (const t of e.times) { if (t.low <= 1 && 1 <= t.high) agree++; else apart.push([e, t]); }
+    }
+    return agree || apart.length ? { agree, apart: apart.sort((a, b) => distance(b[1]) - distance(a[1])) } : null;
+  }
+  function lacking(entries) {
+    const named = i => (extra.times[i] || []).map(t => JSON.stringify(t.slice(0, 2)));
+    const without = (i, j) => { const other = named(j); return named(i).filter(name => !other.includes(name)).length; };
+    return entries.reduce(([a, b], e) => [a + without(e.left, e.right), b + without(e.right, e.left)], [0, 0]);
+  }
+  function ratio(t) {
+    const all = [t.ratio, t.low, t.high], shown = n => all.map(v => Number(v.toPrecision(n)));
+    const digits = [3, 4].find(n => shown(n).every((v, k) => v !== 1 || all[k] === 1)) || 5;
+    const [value, low, high] = shown(digits).map(v => v.toLocaleString("en", { maximumSignificantDigits: digits }));
+    return `×${value} (${low} to ${high})`;
+  }
+
   // What the environments of both sides state differently: [name, left, right, entries].
   function facts(entries) {
     const pairs = new Map(), out = new Map();
@@ -223,5 +250,5 @@
     return found.filter(s => s[1].length);
   }
 
-  c.compare = { KINDS, title, short, axes, compare, facts, sections, hardware, runs, age };
+  c.compare = { KINDS, title, short, axes, compare, agreement, lacking, ratio, facts, sections, hardware, runs, age };
 })();

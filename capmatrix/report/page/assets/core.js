@@ -3,6 +3,7 @@
 // window.capmatrix:
 //   data                  the model, as report/page/data.py documents it
 //   n                     how many records
+//   home                  the view that is shown first: of a run of pairs alone that of pairs, which has no tab of cells
 //   column(name)          {name, title, filter, values, codes}: codes is a typed array, one code a record
 //   value(name, i)        record i's value of a column; measure(name): {title, unit, values}, or undefined
 //   id(i), find(id, run)  cell id of a record; record of a cell id (of a run's name, or the current one), or -1
@@ -117,7 +118,8 @@
   }
 
   // What is chosen. Values of filters are text; a value that several words make up matches by any of them.
-  const state = { view: "table", query: "", cell: "", run: "" };
+  const home = !n && data.pairs.length ? "pairs" : "table"; // the view that is shown first
+  const state = { view: home, query: "", cell: "", run: "" };
   const filters = {};
   const params = {};
   const listeners = [];
@@ -242,7 +244,7 @@
   function write() {
     const parts = [];
     const put = (key, v) => parts.push(`${encodeURIComponent(key)}=${v}`);
-    if (state.view !== "table") put("view", encodeURIComponent(state.view));
+    if (state.view !== home) put("view", encodeURIComponent(state.view));
     for (const [name, chosen] of Object.entries(filters)) put(name, chosen.map(encodeURIComponent).join(","));
     for (const [key, v] of Object.entries(params)) put(`.${key}`, encodeURIComponent(v));
     if (state.query.trim()) put("q", encodeURIComponent(state.query.trim()));
@@ -266,7 +268,7 @@
   function read() {
     for (const name of Object.keys(filters)) delete filters[name];
     for (const key of Object.keys(params)) delete params[key];
-    Object.assign(state, { view: "table", query: "", cell: "", run: "" });
+    Object.assign(state, { view: home, query: "", cell: "", run: "" });
     for (const part of location.hash.slice(1).split("&")) {
       const at = part.indexOf("=");
       if (at < 1) continue;
@@ -340,6 +342,7 @@
   window.capmatrix = {
     data,
     n,
+    home,
     column,
     columns,
     value,

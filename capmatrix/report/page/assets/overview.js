@@ -68,6 +68,24 @@
     }
     return el("ul", { className: "chips" }, out);
   }
+  function pairChips() {
+    return el(
+      "ul",
+      { className: "chips of-pairs" },
+      el("li", {}, el("b", {}, c.pairCount().toLocaleString("en")), c.pairCount() === 1 ? " pair" : " pairs"),
+      c
+        .pairCounts()
+        .map(x =>
+          el(
+            "li",
+            { className: x.look && `c-${x.look}` },
+            x.look && el("i", { className: `s ${x.look}`, "aria-hidden": "true" }),
+            el("b", {}, x.number.toLocaleString("en")),
+            ` ${x.words}`,
+          ),
+        ),
+    );
+  }
 
   const examples = ids =>
     ids.length
@@ -322,7 +340,7 @@
       "environments",
       Object.keys(c.data.environments).length,
       "Environments",
-      [...new Set(c.column("versions").values)].filter(Boolean).join("; "),
+      [...new Set([...c.column("versions").values, ...c.data.pairs.map(t => t.versions)])].filter(Boolean).join("; "),
       environments,
     ],
     ["legend", 1, "Legend and keys", "verdicts, rungs, marks", legend],
@@ -366,5 +384,8 @@
     );
   }
 
-  c.overview = () => [stack(), chips(), cards(), signs()].flat();
+  c.overview = () => {
+    const pairs = c.pairCount();
+    return [c.n || !pairs ? [stack(), chips()] : [], pairs ? pairChips() : [], cards(), signs()].flat(2);
+  };
 })();

@@ -9,8 +9,8 @@
   const search = el("input", {
     type: "search",
     id: "search",
-    placeholder: "Search: ROCM_ATTN b128 verify   ( / )",
-    "aria-label": "Search cells",
+    placeholder: c.home === "pairs" ? "Search: ROCM_ATTN b128 eagle3   ( / )" : "Search: ROCM_ATTN b128 verify   ( / )",
+    "aria-label": c.home === "pairs" ? "Search pairs" : "Search cells",
     value: c.state.query,
   });
   const tools = el("div", { className: "tools", role: "search" }),
@@ -132,7 +132,10 @@
   // Tabs. A view is rendered when first shown; see registerView.
   const order = ["table", "list", "compare", "history", "plots", "pairs"];
   const rank = v => (order.includes(v.name) ? order.indexOf(v.name) : order.length);
-  const views = c.views.filter(v => !v.when || v.when()).sort((a, b) => rank(a) - rank(b));
+  const ofCells = ["table", "list"]; // nothing to show where a run has pairs alone
+  const views = c.views
+    .filter(v => (v.when ? v.when() : c.home !== "pairs" || !ofCells.includes(v.name)))
+    .sort((a, b) => rank(a) - rank(b));
   const slots = new Map();
   for (const v of views) {
     const tab = el(
@@ -166,7 +169,7 @@
   tabs.append(count);
   bar.append(tools, tabs);
   function showView(what) {
-    const wanted = slots.has(c.state.view) ? c.state.view : "table";
+    const wanted = slots.has(c.state.view) ? c.state.view : c.home;
     for (const [name, slot] of slots) {
       const on = name === wanted;
       slot.tab.setAttribute("aria-selected", String(on));
@@ -190,13 +193,19 @@
     const height = getComputedStyle(bar).position === "sticky" ? bar.offsetHeight : 0;
     document.documentElement.style.setProperty("--bar", `${height}px`);
   }).observe(bar);
-  function refresh() {
-    const shown = c.visible().length,
-      all = c.every().length;
+  function recount() {
+    const [shown, all, noun] =
+      c.state.view === "pairs" && slots.has("pairs")
+        ? [c.pairsFound().size, c.pairCount(), "pair"]
+        : [c.visible().length, c.every().length, "cell"];
+    const nouns = noun === "pair" && all === 1 ? noun : `${noun}s`;
     count.textContent =
       shown === all
-        ? `${all.toLocaleString("en")} cells`
-        : `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} cells`;
+        ? `${all.toLocaleString("en")} ${nouns}`
+        : `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} ${nouns}`;
+  }
+  function refresh() {
+    recount();
     for (const f of filters) {
       f.name();
       if (f.box.open) f.fill();
@@ -246,6 +255,7 @@
   if (fixed) top.append(el("p", { className: "soft" }, `Of all cells: ${fixed}.`));
   c.onChange(what => {
     if (what === "filter") refresh();
+    else if (what === "view") recount();
     showView(what);
   });
   refresh();
