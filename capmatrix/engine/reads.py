@@ -17,11 +17,12 @@ _TOP_EXACT: dict[str, str] = {
     "_fwd_kernel": "vllm/v1/attention/ops/prefix_prefill.py",
     "kernel_paged_attention_2d": "vllm/v1/attention/ops/chunked_prefill_paged_decode.py",
     "_fwd_grouped_kernel_stage1": "vllm/v1/attention/ops/triton_decode_attention.py",
+    "_segmented_attention_stage": "vllm/v1/attention/ops/segmented_attention.py",
     "triton_tem_fused_flex_attention_0": "torch/_inductor/kernel/flex/templates/flex_attention.py.jinja",
 }
 
 #: What runs beside the kernels above and rounds no P.
-_NO_P = ("reduce_segments", "_fwd_kernel_stage2")
+_NO_P = ("reduce_segments", "_fwd_kernel_stage2", "_segmented_attention_reduce")
 
 #: Kernels that round each product of Q and K to the model's type before they add it up.
 _PRODUCTS_ROUNDED: dict[str, str] = {

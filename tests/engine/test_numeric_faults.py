@@ -76,6 +76,7 @@ ABOUT = (
     "offset-of-31-bits", "e4m3fn-read-as-fnuz", "fnuz-read-as-e4m3fn", "e4m3-read-as-e5m2", "stored-as-e5m2",
     "sinks-ignored", "soft-cap-ignored", "merge-outputs-unweighted", "merge-sums-unweighted", "padded-row-gets-in",
     "slot-off", "into-another-block", "past-the-end", "last-token-skipped", "token-scales-too-small", "rope-dropped",
+    "segment-twice", "segment-left-out", "merge-unweighted",
 )  # fmt: skip
 
 
@@ -100,6 +101,8 @@ KERNELS = {
     "latent _fwd_grouped_kernel_stage1": {"auto", "fp8"},
     "latent _fwd_kernel_stage1": {"auto", "fp8"},
     "latent _fwd_kernel_stage2": {"auto", "fp8"},
+    "_segmented_attention_stage": {"auto", "fp8"},
+    "_segmented_attention_reduce": {"auto", "fp8"},
     "AITER kernel_unified_attention_2d": {"auto", "fp8"},
     "AITER kernel_unified_attention_3d": {"auto", "fp8"},
     "AITER reduce_segments": {"auto", "fp8"},

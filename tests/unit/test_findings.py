@@ -61,6 +61,23 @@ def test_the_worst_of_errors_is_nan_where_there_is_one() -> None:
     assert done.stdout.split() == ["nan", "3.0"]
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("", "the installed one, if any (RuntimeError: ROCm version file not found)"),
+        ("none", "none is no AITER checkout: it has no aiter/ops/triton"),
+    ],
+)
+def test_without_a_usable_aiter_it_is_said_what_to_give(given: str, says: str, tmp_path: Path) -> None:
+    package = tmp_path / "aiter"
+    package.mkdir()
+    (package / "__init__.py").write_text('raise RuntimeError("ROCm version file not found")\n', encoding="utf-8")
+    done = reproduction("case", f"sys.path.insert(0, {str(tmp_path)!r}); plain.use_aiter({given!r} or None)")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"{says}: give the path of an AITER checkout, as in python case.py AITER")
+
+
 def test_each_reproduction_says_its_exit_status_and_takes_a_device() -> None:
     for path in SCRIPTS.glob("*.py"):
         text = path.read_text(encoding="utf-8")

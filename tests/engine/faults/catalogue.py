@@ -14,6 +14,7 @@ from .latent import latent_faults
 from .models import Effect, each, lost, overflowing
 from .packed import packed_faults
 from .patching import Edit
+from .segmented import segmented_faults
 
 UNIFIED = "vllm.v1.attention.ops.triton_unified_attention"
 HELPERS = "vllm.v1.attention.ops.triton_attention_helpers"
@@ -331,6 +332,9 @@ def _probes() -> list[Fault]:
 
 PROBES: dict[str, Fault] = {fault.name: fault for fault in (*_probes(), BY_PYTORCH)}
 
-_ALL = (_unified_faults, _rocm_faults, _writer_faults, packed_faults, latent_faults, flex_faults, aiter_faults)
+_ALL = (
+    _unified_faults, _rocm_faults, _writer_faults, packed_faults, latent_faults, flex_faults, segmented_faults,
+    aiter_faults,
+)  # fmt: skip
 
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in _ALL for fault in faults()}

@@ -32,7 +32,7 @@ class Fault:
     ``kernel`` names what is broken; ``part`` is the check that must fail: ``forward`` (or ``needles``), ``query``,
     ``write`` or ``guard``. A guard's bound is nothing at all, so any change is beyond ten times it. ``measured``
     replaces ``effect`` where the attention is not of K and V. ``pool_blocks``: manager blocks that the cell's pool
-    must have.
+    must have. ``blocks``: the only block sizes at which what it breaks runs.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Fault:
     target: str = "interpreter:gfx942"
     part: str = "forward"
     pool_blocks: int | None = None
+    blocks: tuple[int, ...] = ()
     k: int = 2
     lengths: str = "short"
     measured: Callable[[Cell], float] | None = None
@@ -60,6 +61,8 @@ class Fault:
         """Whether what it breaks runs at this block: ROCM_ATTN is native at 16 and 32, FLEX_ATTENTION wants powers."""
         if self.pool_blocks is not None:
             return block_size == self.block_size
+        if self.blocks:
+            return block_size in self.blocks
         if self.backend == "ROCM_ATTN":
             return block_size not in (16, 32)
         return self.backend != "FLEX_ATTENTION" or block_size & (block_size - 1) == 0

@@ -21,7 +21,7 @@ def _block(w: World) -> int:
     return w.block
 
 
-def _next_key(w: World, call: Call) -> Call:
+def next_key(w: World, call: Call) -> Call:
     """Each row reads the key behind its own, where the sequence has one."""
     mask = call.mask.clone()
     mask[torch.arange(call.new - 1), positions(call)[:-1] + 1] = True
@@ -86,7 +86,7 @@ def flex_faults() -> list[Fault]:
     )
     return [
         _mask("mask-behind", "causal_mask_mod", "q_idx >= kv_idx", "q_idx > kv_idx", each(e.behind), "verify"),
-        _mask("mask-ahead", "causal_mask_mod", "q_idx >= kv_idx", "q_idx + 1 >= kv_idx", each(_next_key), "verify",
+        _mask("mask-ahead", "causal_mask_mod", "q_idx >= kv_idx", "q_idx + 1 >= kv_idx", each(next_key), "verify",
               **gfx950),
         _mask("window-too-long", "FlexAttentionMetadata.get_sliding_window_mask_mod", "< self.sliding_window",
               "<= self.sliding_window", e.window(1), "verify", geometry=WINDOWED),

@@ -17,7 +17,7 @@ from capmatrix.engine import inputs, reference
 #: The scales that cells have (``capmatrix.engine.layers``); without vLLM they cannot be imported from there.
 SCALES = {"q": 0.5, "k": 0.25, "v": 2.0}
 
-FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
+FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn, "gfx1201": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True)
