@@ -5,8 +5,9 @@ The model and its plain-text form; Markdown and HTML draw the same rows.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,6 +68,11 @@ class Table:
     def made_of(self) -> str:
         """Versions in one line."""
         return text.one_line(", ".join(f"{name} {version}" for name, version in self.versions), 300)
+
+    @property
+    def about(self) -> str:
+        """Versions and target in one line."""
+        return "; ".join(filter(None, (self.made_of, text.one_line(self.target, 60))))
 
 
 #: What a report knows beside the records: environments by id, and why failures are expected, by pair id.
@@ -244,6 +250,12 @@ def run_line(run: SideRun) -> str:
     return text.one_line(out + (f", {kernels}" if kernels else ""), 400)
 
 
+def _by_home(found: Iterable[Table]) -> Iterator[tuple[bool, Table]]:
+    """Each table, and whether it is the first of its place, versions and target, which are then said."""
+    for _, some in itertools.groupby(found, key=lambda table: table.home):
+        yield from ((number == 0, table) for number, table in enumerate(some))
+
+
 def shown(found: Iterable[Table]) -> list[tuple[str, str]]:
     """The legend of ``found``: sign and meaning."""
     return legend(HEADINGS, (row.cells for table in found for row in table.rows))
@@ -261,12 +273,9 @@ def lines(
         return []
     out = ["", *text.fill(f"Pairs: {counted(records, expected)}", width), *text.fill(ABOUT, width, "  ", "  ")]
     found = tables(records, environments, expected)
-    home: object = None
-    for table in found:
-        if table.home != home:
-            home = table.home
-            about = "; ".join(filter(None, (table.made_of, text.one_line(table.target, 60))))
-            out += ["", strong(table.title), *text.fill(about, width, "  ")]
+    for is_first, table in _by_home(found):
+        if is_first:
+            out += ["", strong(table.title), *text.fill(table.about, width, "  ")]
         out += ["", *text.fill(table.models, width)]
         rows = [HEADINGS, *(row.cells for row in table.rows)]
         widths = [max(text.width(row[i]) for row in rows) for i in range(len(HEADINGS))]
@@ -306,10 +315,8 @@ def markdown(
     about = ABOUT.replace(">", dialect.code(">", 1))
     out = ["", f"{dialect.heading}Pairs: {counted(records, expected)}", "", about]
     found = tables(records, environments, expected)
-    home: object = None
-    for table in found:
-        if table.home != home:
-            home = table.home
+    for is_first, table in _by_home(found):
+        if is_first:
             versions = ", ".join(f"{name} {code(version, 60)}" for name, version in table.versions)
             parts = "; ".join(filter(None, (versions, code(table.target, 60))))
             out += ["", f"**{code(table.title, 100)}**: {parts}"]
@@ -339,12 +346,9 @@ def html(
         return ""
     out = [f"<section><h2>Pairs</h2><p>{escape(counted(records, expected))}. {escape(ABOUT)}</p>"]
     found = tables(records, environments, expected)
-    home: object = None
-    for table in found:
-        if table.home != home:
-            home = table.home
-            about = "; ".join(filter(None, (table.made_of, text.one_line(table.target, 60))))
-            out.append(f"<h3>{escape(table.title)}</h3><p>{escape(about)}</p>")
+    for is_first, table in _by_home(found):
+        if is_first:
+            out.append(f"<h3>{escape(table.title)}</h3><p>{escape(table.about)}</p>")
         out.append(f"<h4>{escape(table.models)}</h4><table><thead><tr>")
         out += [f"<th>{escape(heading)}</th>" for heading in HEADINGS]
         out.append("</tr></thead><tbody>")

@@ -13,7 +13,7 @@ illegal access and those of prefill run out of memory, and those of verify, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from capmatrix.cell import Cell, Record
@@ -21,22 +21,31 @@ from capmatrix.engine import session as engine
 from capmatrix.grid import Workload
 from capmatrix.timings import Sample
 
+#: By batch: what is done to a set-up and where its tokens live, before the call.
+Faults = Mapping[str, Callable[[Any, Any], None]]
+
 
 def open_session(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> Faulty:
     """As the engine's own."""
-    return Faulty(engine.open_session(target, switches, options))
+    return Faulty(engine.open_session(target, switches, options), runs=FAULTS)
+
+
+def open_timed(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> Faulty:
+    """As the engine's own."""
+    return Faulty(engine.open_session(target, switches, options), times=TIME_FAULTS)
 
 
 class Faulty:
-    """A session that breaks cells by their batch."""
+    """A session that breaks cells, or their times, by their batch."""
 
-    def __init__(self, session: engine.Session) -> None:
+    def __init__(self, session: engine.Session, runs: Faults | None = None, times: Faults | None = None) -> None:
         # Not before the session is open: importing it imports vLLM.
         from capmatrix.engine import forward
 
         self.forward, self.attend = forward, forward.attend
         self.session = session
         self.environment = session.environment
+        self.runs, self.times = runs or {}, times or {}
 
     @property
     def spent(self) -> bool:
@@ -45,7 +54,7 @@ class Faulty:
 
     def run(self, cell: Cell, emit: engine.Emit) -> Record:
         """The cell's record, broken."""
-        fault = FAULTS.get(cell.batch)
+        fault = self.runs.get(cell.batch)
         if fault is None:
             return self.session.run(cell, emit)
 
@@ -59,33 +68,11 @@ class Faulty:
         finally:
             self.forward.attend = self.attend
 
-
-def open_timed(target: str, switches: Mapping[str, str], options: Mapping[str, Any]) -> FaultyTimes:
-    """As the engine's own."""
-    return FaultyTimes(engine.open_session(target, switches, options))
-
-
-class FaultyTimes:
-    """A session that breaks times by their batch."""
-
-    def __init__(self, session: engine.Session) -> None:
-        self.session = session
-        self.environment = session.environment
-
-    @property
-    def spent(self) -> bool:
-        """Whether the worker must be replaced."""
-        return self.session.spent
-
-    def run(self, cell: Cell, emit: engine.Emit) -> Record:
-        """As the engine's own."""
-        return self.session.run(cell, emit)
-
     def time(self, cell: Cell, workload: Workload, repeats: int, emit: engine.Emit) -> Sample:
         """One round, broken; what is made ready beforehand is not."""
         from capmatrix.engine import timing
 
-        fault, given = TIME_FAULTS.get(cell.batch), timing._given
+        fault, given = self.times.get(cell.batch), timing._given
 
         def broken(cell: Cell, made: Any, batch: Any) -> Any:
             placement, values = given(cell, made, batch)

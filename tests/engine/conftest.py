@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_helpers import drafter_cell
 
-from capmatrix.cell import Cell, Geometry, Record, Role
+from capmatrix.cell import Record
 from capmatrix.workers.pool import Pool
 
 # References are many small operators: beside other tests, threads of one would wait for each other. Read by torch once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-#: MiniMax-M3's EAGLE3 drafter at TP 4, and the same with few heads for the interpreter.
-WHOLE = Geometry(16, 16, 128)
-FEW = Geometry(4, 4, 128)
 
 
 @pytest.fixture(scope="session")
@@ -36,26 +33,7 @@ def run(pool: Pool) -> Callable[..., Record]:
         pytest.skip("vLLM is not installed")
 
     def one(target: str, backend: str, block_size: int, kv_cache_dtype: str, batch: str, **fields: Any) -> Record:
-        interpreted = target.startswith("interpreter")
-        given: dict[str, Any] = {
-            "drafter": "minimax-m3-eagle3",
-            "tp": 4,
-            "role": Role.DRAFTER,
-            "method": "eagle3",
-            "geometry": FEW if interpreted else WHOLE,
-            "num_speculative_tokens": 2,
-            "lengths": "short" if interpreted else "full",
-        } | fields
-        return pool.run(
-            Cell(
-                target=target,
-                backend=backend,
-                block_size=block_size,
-                kv_cache_dtype=kv_cache_dtype,
-                batch=batch,
-                **given,
-            )
-        )
+        return pool.run(drafter_cell(target, backend, block_size, kv_cache_dtype, batch, **fields))
 
     return one
 

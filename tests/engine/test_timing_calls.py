@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_helpers import drafter_cell
 
-from capmatrix.cell import Cell, Geometry, MlaGeometry, Role, Verdict
+from capmatrix.cell import Cell, Geometry, MlaGeometry, Verdict
 from capmatrix.grid import Workload
 from capmatrix.workers.pool import Pool
 
@@ -17,29 +18,12 @@ pytestmark = pytest.mark.engine
 #: Two requests of 40 to 60 tokens.
 SMALL = Workload(concurrency=2, input=40, output=20, speculative_tokens=2)
 
-#: MiniMax-M3's EAGLE3 drafter at TP 4, and the same with few heads for the interpreter.
-WHOLE, FEW = Geometry(16, 16, 128), Geometry(4, 4, 128)
-
 INTERPRETED, OFFLINE = "interpreter:gfx950", "offline:gfx942"
 
 
 def cell(target: str, batch: str, backend: str = "TRITON_ATTN", **changes: Any) -> Cell:
-    interpreted = target.startswith("interpreter")
-    given: dict[str, Any] = {
-        "target": target,
-        "backend": backend,
-        "block_size": 16,
-        "kv_cache_dtype": "auto",
-        "drafter": "minimax-m3-eagle3",
-        "tp": 4,
-        "role": Role.DRAFTER,
-        "method": "eagle3",
-        "geometry": FEW if interpreted else WHOLE,
-        "num_speculative_tokens": 2,
-        "batch": batch,
-        "lengths": "short" if interpreted else "full",
-    }
-    return Cell(**{**given, **changes})
+    given = {"block_size": 16, "kv_cache_dtype": "auto"} | changes
+    return drafter_cell(target, backend, batch=batch, **given)
 
 
 @pytest.fixture(scope="module")

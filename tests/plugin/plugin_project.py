@@ -136,3 +136,10 @@ class Project:
 
     def session_dirs(self) -> list[Path]:
         return list(Path(os.environ["TMPDIR"]).glob("capmatrix-*"))
+
+    def remove_session_dirs(self) -> None:
+        """Where nobody was left to remove them: they hold files alone."""
+        for folder in self.session_dirs():
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()

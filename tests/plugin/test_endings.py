@@ -133,10 +133,7 @@ def test_pytest_killed(project: Project, more: tuple[str, ...]) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=PATIENCE)
     eventually(lambda: not project.processes())
-    for folder in project.session_dirs():  # nobody was left to remove it
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+    project.remove_session_dirs()
     assert finish(project).ret == 1
     assert recorded(project) == cells("TRITON_ATTN", "ULTRAQUANT", "ROCM_SEGMENTED_ATTN")
 

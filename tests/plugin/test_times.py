@@ -191,10 +191,7 @@ def test_killed_while_timing(timed: Project, more: tuple[str, ...], monkeypatch:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=PATIENCE)
     eventually(lambda: not timed.processes())
-    for folder in timed.session_dirs():  # nobody was left to remove it
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+    timed.remove_session_dirs()
     # Every verdict is on disk, and no time: a part of the rounds is none.
     before = records(timed)
     assert {r.verdict for r in before.values()} == {Verdict.PASS} and len(before) == 4

@@ -5,34 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from schedule_nodes import Node, key
 
-from capmatrix.pytest_plugin.schedule import GroupScheduling, Key
-
-
-class Node:
-    """A node as xdist's: it runs an item only once it knows the next, or that there is none."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.items: list[int] = []
-        self.shutting_down = False
-
-    def send_runtest_some(self, indices: list[int]) -> None:
-        assert not self.shutting_down
-        self.items += indices
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-    @property
-    def can_run(self) -> bool:
-        return len(self.items) >= 2 or (self.shutting_down and bool(self.items))
-
-
-def key(nodeid: str) -> Key:
-    """``server/group/item``."""
-    server, group, _ = nodeid.split("/")
-    return Key(f"{server}/{group}", server)
+from capmatrix.pytest_plugin.schedule import GroupScheduling
 
 
 def ids(servers: int, groups: int, items: int) -> list[str]:

@@ -6,34 +6,9 @@ import random
 from collections import Counter
 
 import pytest
+from schedule_nodes import Node, key
 
-from capmatrix.pytest_plugin.schedule import MAX_ATTEMPTS, GroupScheduling, Key
-
-
-class Node:
-    """A node as xdist's: it begins an item only once it knows the next, or that there is none."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.items: list[int] = []
-        self.running: int | None = None
-        self.shutting_down = False
-
-    def send_runtest_some(self, indices: list[int]) -> None:
-        assert not self.shutting_down
-        self.items += indices
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-    @property
-    def can_begin(self) -> bool:
-        return self.running is None and (len(self.items) >= 2 or (self.shutting_down and bool(self.items)))
-
-
-def key(nodeid: str) -> Key:
-    server, group, _ = nodeid.split("/")
-    return Key(f"{server}/{group}", server)
+from capmatrix.pytest_plugin.schedule import MAX_ATTEMPTS, GroupScheduling
 
 
 def is_last(nodeid: str) -> bool:
@@ -104,7 +79,7 @@ class Run:
 
     def drive(self, deaths: int = 0) -> Run:
         while self.nodes:
-            ready = [n for n in self.nodes if n.can_begin]
+            ready = [n for n in self.nodes if n.can_run]
             running = [n for n in self.nodes if n.running is not None]
             ending = [n for n in self.nodes if n.shutting_down and not n.items]
             node = self.rng.choice([*ready, *running, *ending])
@@ -157,10 +132,10 @@ def test_a_node_that_has_run_out_of_cells_is_not_ended_while_it_may_time() -> No
     run = Run(items(6, 2, groups=1), 2, 0, 0)
     first, second = run.nodes
     while not any(is_last(run.collection[i]) for i in first.items):
-        if first.can_begin:
+        if first.can_run:
             run.begin(first)
         run.end(first)
-    while first.running is not None or first.can_begin:
+    while first.running is not None or first.can_run:
         if first.running is None:
             run.begin(first)
         run.end(first)
